@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txcalc.planning.serving.deployment import Plan, Planner, check, choices, gpus_of, plan_of
+from txcalc.planning.serving.deployment import Plan, Planner, check, choices, gpus_of
 
 
 def plan(
@@ -19,4 +19,4 @@ def plan(
     check(context, concurrency, gpus, fixed)
     least = planner.min_gpus(context, concurrency, fixed)
     capacities = choices(planner, gpus or least or gpus_of(fixed), context, concurrency, fixed)
-    return plan_of(planner, context, concurrency, capacities, least)
+    return Plan(planner, context, concurrency, capacities, least)

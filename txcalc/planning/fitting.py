@@ -110,12 +110,11 @@ def needed_bytes(rank: RankBytes, context: int) -> int:
 
 
 class FormatFits:
-    """One model in one format with one sequence at a context, or at the model's longest if that is shorter. `whole`:
-    the model's sharding without offloading, shared by its formats."""
+    """One model in one format with one sequence of a length. `whole`: the sharding without offloading, which formats
+    share."""
 
-    def __init__(self, model: Model, engine: EngineConfig, context: int, whole: Sharding | None = None) -> None:
-        self.model, self.engine = model, engine
-        self.length = model.workload(1, min(context, model.context or context)).tokens
+    def __init__(self, model: Model, engine: EngineConfig, length: int, whole: Sharding | None = None) -> None:
+        self.model, self.engine, self.length = model, engine, length
         self.sharding = whole if whole and not engine.offload else Sharding(model, False, engine.offload)
         self.known: dict[Layout, tuple[str, list[RankBytes], int]] = {}
 
@@ -222,10 +221,12 @@ class FitRequest(NamedTuple):
 
 
 class ModelFits:
-    """A model on several cards; what does not depend on the card is computed once."""
+    """A model on several cards, with one sequence at a context, or at the model's longest if that is shorter; what does
+    not depend on the card is computed once."""
 
     def __init__(self, model: Model, asked: FitRequest) -> None:
         self.model, self.asked, self.sharding = model, asked, Sharding(model)
+        self.length = model.workload(1, min(asked.context, model.context or asked.context)).tokens
         self.host = asked.host if asked.host and is_single_decoder(model) else None
         self.known: dict[str, FormatFits | InputError] = {}
 
@@ -235,7 +236,7 @@ class ModelFits:
             asked = self.asked
             try:
                 plain = engine_config(self.model, name, asked.kv, asked.block, asked.chunk, asked.reserve)
-                self.known[name] = FormatFits(self.model, plain, asked.context, self.sharding)
+                self.known[name] = FormatFits(self.model, plain, self.length, self.sharding)
             except InputError as error:
                 self.known[name] = error
         known = self.known[name]
@@ -255,14 +256,13 @@ class ModelFits:
                 named = asked.engine_named
                 config = on_accelerator(format_fits.engine, model, memory, asked.reserve, named, personal)
                 if config is not format_fits.engine:
-                    format_fits = FormatFits(model, config, asked.context, format_fits.sharding)
+                    format_fits = FormatFits(model, config, self.length, format_fits.sharding)
                 fit = format_fits.on(card)
                 if self.host and discrete and not fit.fits:
-                    number, length = card.number, format_fits.length
-                    engine = with_offload(self.host, model, card.accelerator, format_fits.engine, number, length, 1)
-                    fit = FormatFits(model, engine, length).on(card)
+                    offload = card.accelerator, format_fits.engine, card.number, self.length, 1
+                    fit = FormatFits(model, with_offload(self.host, model, *offload), self.length).on(card)
             except InputError as error:
-                fit = ModelFit.refusal(model, name, name, card.name, asked.context, str(error))
+                fit = ModelFit.refusal(model, name, name, card.name, self.length, str(error))
             fits.append(fit)
             if asked.ladder and fit.fits and not fit.in_ram:
                 break

@@ -55,7 +55,7 @@ PROMPT = o.PROMPT.with_help(
 )
 ANSWER = o.Option("Tokens per answer (default: the context less the prompt).", LENGTHS)
 RATE = o.Option("Open loop: requests arrive at random at this rate, in place of --concurrency: 5/s, 300/min.", "N/s")
-SIMULATE = o.Option("Also simulate the load request by request: percentiles, goodput, queue.")
+SIMULATE = o.Option("Simulate the load request by request: percentiles, goodput, queue.")
 DRAFT = o.Option(
     "Speculative decoding: tokens proposed per step, and the draft model; mtp: the model's own prediction layer.",
     "N[:SOURCE]|mtp",
@@ -100,7 +100,7 @@ class Engine(o.Options):
 
     section: ClassVar[str] = "Engine"
 
-    block: Annotated[o.Length, o.BLOCK] = 16
+    block: Annotated[o.Length | None, o.BLOCK.with_help("Default: 16.")] = None
     chunk: Annotated[o.Length | None, o.CHUNK.with_help("Default: 8192, or the engine's own.")] = None
     engine: Annotated[
         str | None,
@@ -146,7 +146,7 @@ class Engine(o.Options):
         return dict(
             weights=weights,
             kv=kv,
-            block=length(self.block, "--block"),
+            block=maybe(self.block, "--block", length),
             prefix=prefix,
             adapters=(self.adapters, self.adapter_rank),
             reserve=None if self.reserve is None else parse_reserve(self.reserve),
@@ -185,9 +185,9 @@ class Load(o.Options):
         float, o.Option("Burstiness of --rate: 1 is Poisson, below 1 bursts, above 1 more even.", "B")
     ] = 1.0
     simulate: Annotated[bool, SIMULATE] = False
-    requests: Annotated[
-        o.Length | None, o.tokens("Simulated requests (default: 10,000 at a rate, else ten per user).")
-    ] = None
+    requests: Annotated[o.Length | None, o.tokens("Simulated requests (default: 10,000, but 10 to 400 per user).")] = (
+        None
+    )
     seed: Annotated[int, o.Option("Seed of the simulation.", "N")] = 0
     prefix_hits: Annotated[float | str, o.Option("Share of each prompt found in the prefix cache.", "30%|0.3")] = 0
     shared_prefix: Annotated[
@@ -197,7 +197,7 @@ class Load(o.Options):
     def simulated(self, limits: Slo) -> int | None:
         """The number of simulated requests; None: its default."""
         number = maybe(self.requests, "--requests", length)
-        if not (self.simulate or limits.simulated) and (number is not None or self.seed):
+        if not limits.simulated and (number is not None or self.seed):
             raise InputError("options", ["--requests and --seed need --simulate, or a limit such as --ttft p95:500ms"])
         if number is not None and not 1 <= number <= 10**6:
             raise InputError("options", [Fault("requests", number, "a whole number from 1 to 1,000,000")])
@@ -212,11 +212,11 @@ class Limits(o.Options):
     ttft: Annotated[Time | None, o.Option(LIMIT.format("to first token"), "[pN:]TIME")] = None
     tpot: Annotated[Time | None, o.Option(LIMIT.format("per output token"), "[pN:]TIME")] = None
 
-    def slo(self) -> Slo:
+    def slo(self, simulate: bool) -> Slo:
         (ttft_percentile, ttft), (tpot_percentile, tpot) = (
             phrases.parse_limit(value, flag) for flag, value in (("--ttft", self.ttft), ("--tpot", self.tpot))
         )
-        return points.Slo(ttft, tpot, ttft_percentile, tpot_percentile)
+        return points.Slo(ttft, tpot, ttft_percentile, tpot_percentile, simulate)
 
 
 class LayoutFit(Degrees, kw_only=True):
@@ -455,9 +455,9 @@ def deploy(
     )
     hits = phrases.parse_share(load.prefix_hits, "--prefix-hits")
     request = points.request(tokens, prompts, hits, acceptance, proposed, answers, rate, load.burstiness, times, prefix)
-    slo = limits.slo()
+    slo = limits.slo(load.simulate)
     api_price = None if api is None else phrases.parse_api_prices(api)
-    request = replace(request, simulated=load.simulated(slo), rounds=slo.rounds, seed=load.seed)
+    request = replace(request, simulated=load.simulated(slo), seed=load.seed)
     for _, _, each in kinds:
         check_budget(each, slo.ttft, slo.tpot)
     scenario = Scenario(
@@ -475,7 +475,6 @@ def deploy(
         fixed=layout.given(),
         disaggregated=engine.disaggregate is not None,
         prefill_gpus=phrases.parse_degrees({"disaggregate": engine.disaggregate}).get("disaggregate"),
-        simulate=load.simulate,
         detail=detail,
         api=api_price,
         utilisation=None if utilisation is None else float(phrases.parse_share(utilisation, "--utilisation")),
@@ -495,8 +494,7 @@ def deploy(
         raise InputError("deploy", ["expected one or more models and accelerators"])
     refusals = {
         "--disaggregate needs one source and one --gpu": len(pairs) > 1,
-        "--simulate does not support --disaggregate yet": load.simulate,
-        "--disaggregate has no percentiles, which are simulated (a limit of the mean: --ttft 500ms)": slo.simulated,
+        "--disaggregate is not simulated: no --simulate, and limits of means alone (--ttft 500ms)": slo.simulated,
         "--disaggregate needs a load for its limits: --concurrency 64 or --rate 5/s": slo and scenario.without_load,
     }
     refused = [text for text, applies in refusals.items() if applies]
@@ -595,7 +593,6 @@ class Scenario(Struct, frozen=True, kw_only=True):
     fixed: Mapping[str, int]
     disaggregated: bool
     prefill_gpus: int | None
-    simulate: bool
     detail: bool
     api: tuple[float, float] | None
     utilisation: float | None
@@ -652,14 +649,14 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     def _serve(self, plan: Plan, gpus: int | None, price: float | None) -> Serving:
         serving = serve(plan, self.request, price, self.limits)
-        if self.disaggregated:
-            from txcalc.planning.serving.disaggregation import pools
+        if not self.disaggregated:
+            return serving
+        from txcalc.planning.serving.disaggregation import pools
 
-            counts = [gpus] if gpus else rentable(plan.best.layout.gpus, {}, plan.planner.accelerator.node)[:6]
-            load = self.request, plan.context, plan.concurrency
-            disaggregated = pools(plan.planner, *load, counts, self.prefill_gpus, self.limits, self.fixed)
-            serving = replace(serving, pools=disaggregated)
-        return serving.with_simulation() if self.simulate else serving
+        counts = [gpus] if gpus else rentable(plan.best.layout.gpus, {}, plan.planner.accelerator.node)[:6]
+        load = self.request, plan.context, plan.concurrency
+        of_pools = pools(plan.planner, *load, counts, self.prefill_gpus, self.limits, self.fixed)
+        return replace(serving, pools=of_pools)
 
     def _drafter(self, model: Model) -> Model | None:
         """The draft model, if any. Errors: `InputError` if the model lacks its own."""

@@ -19,8 +19,7 @@ Priced = tuple[str, int | None, float | None]  # accelerators: name, number, pri
 
 def parse_accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]:
     """Parses `h100-sxm:8` or `8xh100` to name and count; None: not given. `2xp5.48xlarge` are 16."""
-    from txcalc.hardware import cards
-    from txcalc.hardware.cards import many
+    from txcalc.hardware.cards import find_instance, many
 
     first, name = many(text)
     number = first
@@ -35,7 +34,7 @@ def parse_accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]
         raise InputError(flag, [Fault(flag, text, "a number above 0")])
     if first is not None and re.search(r":\s*\d+\s*$", name, re.ASCII):
         raise InputError(flag, [Fault(flag, text, "one number", f"{first}x{name.rpartition(':')[0]}")])
-    instance = cards.find_instance(name)
+    instance = find_instance(name)
     if instance and (number or instance.gpus > 1):  # of instances with one GPU, as many as are needed
         number = (number or 1) * instance.gpus
     return name, number
@@ -44,8 +43,7 @@ def parse_accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]
 def parse_priced(text: str, flag: str = "--gpu") -> Priced:
     """Parses `h100-sxm:8@2.5`; None: not given. The price of an instance (`p5.48xlarge@55`) is of all its GPUs."""
     from txcalc import hardware
-    from txcalc.hardware import cards
-    from txcalc.hardware.cards import named, numbers
+    from txcalc.hardware.cards import find_instance, named, numbers
 
     machines, at, price = text.rpartition("@")
     plain = re.fullmatch(rf"\s*{PRICE}\s*", price, re.ASCII)
@@ -60,7 +58,7 @@ def parse_priced(text: str, flag: str = "--gpu") -> Priced:
     if re.fullmatch(r"[\d.]+", name) and named(name, known := hardware.names()) not in known:  # 4090@2 is a price
         mend = f"{name}GB@{price}GB/s; a price alone is --price {price}"
         raise InputError(flag, [Fault(flag, text, "a size and a bandwidth with their units", mend)])
-    instance = cards.find_instance(name)
+    instance = find_instance(name)
     return name, number, float(price) / (instance.gpus if instance else 1)
 
 

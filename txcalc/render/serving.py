@@ -9,7 +9,6 @@ from txcalc.hardware.curves import SHARES
 from txcalc.ledger import KINDS, kind_words
 from txcalc.num import ceil_div
 from txcalc.planning.serving.rank_time import ADAPTERS, LINKS
-from txcalc.planning.serving.speed import SEATED
 from txcalc.questions.deploy import Deploy
 from txcalc.questions.deployment import (
     MONTH_HOURS,
@@ -113,7 +112,8 @@ def verdict(answer: Deploy, speed: Speed) -> str | None:
     if not steady.lasts:
         return _overload(answer, speed, steady)
     if not steady.timed:
-        return "sustainable, but near saturation; " + ("" if pools else "use --simulate for latencies: ") + SEATED
+        why = "the cache is full at times, so mean latencies have no closed form"
+        return f"sustainable, but near saturation; {'' if pools else 'use --simulate for latencies: '}{why}"
     if not limits:
         return None
     if speed.meets_limits:

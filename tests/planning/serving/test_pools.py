@@ -199,7 +199,7 @@ def test_the_command() -> None:
     for more in (["--simulate"], ["--gpu", "h200:8"]):
         wrong = typed(*argv, "4", *more)
         assert wrong.exit_code == 2 and "--disaggregate" in wrong.stderr
-    for limit, why in (("p95:1s", "has no percentiles"), ("1s", "needs a load for its limits: --concurrency 64 or")):
+    for limit, why in (("p95:1s", "is not simulated"), ("1s", "needs a load for its limits: --concurrency 64 or")):
         wrong = typed(*argv[:4], "--disaggregate", "auto", "--ttft", limit)
         assert wrong.exit_code == 2 and why in wrong.stderr and wrong.stderr.count("\n") == 1
 

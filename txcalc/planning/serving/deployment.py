@@ -8,6 +8,7 @@ integers, and checked: the result fits, and one more does not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
@@ -273,7 +274,7 @@ class LayoutCapacity(NamedTuple):
 
 
 # A pipeline only if nothing else fits, since its stages add to every token's time.
-RULE = (
+MEMORY_RULE = (
     "first those that fit; tp over links only; fewest pipeline stages; most sequences at this context; largest tp; "
     "most free memory"
 )
@@ -303,7 +304,7 @@ class Unsuited(NamedTuple):
     two_users: Steady | None
 
 
-class Plan(Struct, frozen=True, eq=False):
+class Plan(Struct, frozen=True, eq=False, dict=True):
     """The layouts of the requested number of accelerators (or of the fewest that suffice), best first; all have the
     `fixed` degrees.
 
@@ -317,9 +318,7 @@ class Plan(Struct, frozen=True, eq=False):
     concurrency: int
     choices: list[LayoutCapacity]
     min_gpus: int | None
-    max_context: int | None
-    notes: tuple[str, ...]
-    rule: str = RULE
+    rule: str = MEMORY_RULE
     fixed: Mapping[str, int] = field(default_factory=dict)
     fewest: FewestGpus | None = None
     unsuited: Unsuited | None = None
@@ -327,6 +326,14 @@ class Plan(Struct, frozen=True, eq=False):
     @property
     def best(self) -> LayoutCapacity:
         return self.choices[0]
+
+    @cached_property
+    def max_context(self) -> int | None:
+        return self.planner.max_context(self.best.layout, self.concurrency, self.context)
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(notes_of_layout(self.planner, self.best.layout, self.context))
 
 
 def gpus_of(fixed: Mapping[str, int]) -> int:
@@ -348,7 +355,7 @@ def check(context: int, concurrency: int, gpus: int | None, fixed: Mapping[str, 
 def choices(
     planner: Planner, number: int, context: int, concurrency: int, fixed: Mapping[str, int]
 ) -> list[LayoutCapacity]:
-    """The layouts of `gpus` accelerators, best first by `RULE`. Errors: `InputError` if there is none."""
+    """The layouts of `gpus` accelerators, best first by `MEMORY_RULE`. Errors: `InputError` if there is none."""
     capacities = [
         LayoutCapacity(
             layout,
@@ -371,21 +378,6 @@ def choices(
         return not c.fits, crossed, lacking, c.layout.pp, -c.max_concurrency, -c.layout.tp, -c.fullest.free
 
     return sorted(capacities, key=order)
-
-
-def plan_of(
-    planner: Planner,
-    context: int,
-    concurrency: int,
-    capacities: list[LayoutCapacity],
-    least: int | None,
-    rule: str = RULE,
-) -> Plan:
-    """The plan of layouts, best first."""
-    best = capacities[0].layout
-    longest = planner.max_context(best, concurrency, context)
-    notes = tuple(notes_of_layout(planner, best, context))
-    return Plan(planner, context, concurrency, capacities, least, longest, notes, rule)
 
 
 def _reasons(planner: Planner, gpus: int, fixed: Mapping[str, int]) -> list[Fault | str]:

@@ -71,7 +71,7 @@ class EngineConfig(Struct, frozen=True, dict=True):
     weights_name  the format's name as the user gave it; a draft model uses it too
     memory        the engine's memory on the accelerator; None: no engine is named, and only the reserve counts
     kv            dtype of the cache
-    block         tokens of a page of the cache
+    block         tokens of a page of the cache; `block_given`: as the user asked
     chunk         most tokens of a prefill step, all sequences together
     kernels       the engine whose measured kernels apply; "": kernels that engines have in common
     prefix        tokens with which all sequences begin: their whole pages are stored once
@@ -87,6 +87,7 @@ class EngineConfig(Struct, frozen=True, dict=True):
     weights: Format
     kv: str = "bf16"
     block: int = BLOCK
+    block_given: bool = False
     chunk: int = CHUNK
     reserve: Reserve = field(default_factory=Reserve)
     weights_name: str = NATIVE
@@ -186,7 +187,7 @@ def engine(
     model: Model,
     weights: str = NATIVE,
     kv: str = "bf16",
-    block: int = BLOCK,
+    block: int | None = None,
     chunk: int = CHUNK,
     reserve: Reserve | None = None,
     memory: EngineMemory | None = None,
@@ -197,6 +198,7 @@ def engine(
     gathers: bool = False,
 ) -> EngineConfig:
     """A checked engine for a model; `adapters`: their number and rank."""
+    given, block = block is not None, BLOCK if block is None else block
     faults = step_faults(block, chunk) + out_of_range(("gather" if gathers else "poll", interval, 1000))
     if type(prefix) is not int or not 0 <= prefix <= MAX_TOKENS:
         faults.append(Fault("shared prefix", prefix, f"a whole number from 0 to {MAX_TOKENS:,}"))
@@ -210,8 +212,8 @@ def engine(
     model.cache_bits(kv)
     form, reserved = weights_of(model, weights), reserve or Reserve()
     plain = EngineConfig(
-        weights=form, kv=kv, block=block, chunk=chunk, reserve=reserved, weights_name=weights, prefix=prefix,
-        offload=offload, adapters=adapters[0], rank=adapters[1], interval=interval, gathers=gathers,
+        weights=form, kv=kv, block=block, block_given=given, chunk=chunk, reserve=reserved, weights_name=weights,
+        prefix=prefix, offload=offload, adapters=adapters[0], rank=adapters[1], interval=interval, gathers=gathers,
         wide_states=model.description.model_type.startswith(tuple(data()["states"]["fp32"])),
     )  # fmt: skip
     return plain if memory is None else with_engine(plain, model, memory, reserve)

@@ -89,10 +89,6 @@ class EngineProfile(NamedTuple):
     default: bool = False  # no engine was named
 
     @property
-    def named(self) -> str:
-        return f"{self.rules.title} {self.user_version}".strip()
-
-    @property
     def newest(self) -> str:
         """A text if the requested version is later than the newest known one, else ""."""
         newest = _order(self.version)
@@ -241,22 +237,27 @@ def unsupported(
 ) -> Fault | None:
     """The fault if an engine does not run a model, or its version has no kernels for a format of weights or cache on
     a card; it names engines that do. None: no fault."""
-    if chosen.engine not in (engines := engines_for(model)):
+    on, subject, engines = f" on {accelerator.title}" if accelerator else "", "", engines_for(model)
+    if chosen.engine not in engines:
+        subject = f"{model.name} ({model.kind})"
+    elif not _runs(chosen.engine, "", accelerator):
+        subject, engines = on.strip(), [name for name in ENGINES if _runs(name, "", accelerator)]
+    title = chosen.rules.title
+    if subject:
         fix = ", ".join(ENGINES[name].title for name in engines) or "none does: --engine none plans without one"
-        return Fault("--engine", chosen.rules.title, f"an engine that runs {model.name} ({model.kind})", fix)
-    on = f" on {accelerator.title}" if accelerator else ""
-    if not _runs(chosen.engine, "", accelerator):
-        titles = [ENGINES[name].title for name in ENGINES if _runs(name, "", accelerator)]
-        fix = ", ".join(titles) or "--engine none"
-        return Fault("--engine", chosen.rules.title, f"an engine that runs{on}", fix)
+        if chosen.default:  # the format chose it
+            expected = f"a format of another engine: {title}, which has it, does not run {subject}"
+            return Fault("--weights", form.name, expected, fix)
+        return Fault("--engine", title, f"an engine that runs {subject}", fix)
+    title = f"{title} {chosen.user_version}".strip()
     for each in _stored(form):
         kind = "gguf" if _own_type(each) else each.partition("-g")[0]  # groups are of any size
         kind = "mlx" if kind.startswith("mlx-") else kind
         if lacking := _lacking(chosen, kind, accelerator, "weights"):
             name = form.name if form.name.lower() == each else f"{form.name}, with {each}"
-            return Fault("--weights", name, f"a format that {chosen.named} has{on} ({lacking})")
+            return Fault("--weights", name, f"a format that {title} has{on} ({lacking})")
     if lacking := _lacking(chosen, plain(kv), accelerator, "kv"):
-        return Fault("--kv", kv, f"a format of {chosen.named}'s cache{on} ({lacking})")
+        return Fault("--kv", kv, f"a format of {title}'s cache{on} ({lacking})")
     return None
 
 

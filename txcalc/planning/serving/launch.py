@@ -23,7 +23,6 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.machine import NODE
 from txcalc.planning.serving.deployment import Plan
 from txcalc.planning.serving.disaggregation import Pools
-from txcalc.planning.serving.engine import BLOCK
 from txcalc.planning.serving.engine_profiles import EngineProfile, engines_for, is_gguf, profile, unsupported
 from txcalc.planning.serving.launch_gguf import Flags, gguf_file, gguf_path, llama_server, modelfile, running, slots
 from txcalc.planning.serving.launch_weights import CommandWeights, repository_of, weights_of_plan
@@ -69,12 +68,13 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
         comments.append("# the plan leaves the model's towers out, for which no flag is known here")
     if (config.gathers or config.interval > 1) and style.gathers is not config.gathers:
         raise InputError("--emit", [f"{engine} has no flag for --{'gather' if config.gathers else 'poll'}"])
+    _check_pages(plan, engine)
     cache = plan.best.fullest.rank.caches(plan.context)
     if engine == "sglang" and not config.memory and cache.algorithmic < cache.dense:
         comments.append("# SGLang caches more than the sliding windows of the plan: plan with --engine sglang")
     if (longest := _longest(request)) and longest == plan.context:
         comments.append(f"# requests of more than {longest:,} tokens are refused: plan for a range (--prompt 2k±1k)")
-    if (most := plan.planner.model.context) and plan.context > most and not style.gguf:
+    if (most := plan.planner.model.context) and plan.context > most and chosen.engine != "llama.cpp":
         scaled = "unless its config scales positions (YaRN)"
         comments.append(f"# the server refuses more than the model's {most:,} tokens, {scaled}")
     if chosen.engine == "vllm" and config.weights.name == "mxfp4" and plan.planner.accelerator.kernels == "blackwell":
@@ -86,7 +86,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
     if pools:
         raise InputError("--emit", [f"{engine} alone does not disaggregate prefill and decode (--emit dynamo)"])
     start, flags = style.write(plan, weights, guess)
-    if style.gguf:
+    if chosen.engine == "llama.cpp":
         requests = f"{number_of('request', slots(plan, engine))} at once, {plan.context:,} tokens each"
         comments.append(f"# {requests} (change with --concurrency, --context)")
     if style.one_copy and layout.dp > 1 and layout.sharing == 1:
@@ -104,7 +104,7 @@ def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
     planned = config.memory.profile if config.memory else None
     runs = profile(style.runs or engine)
     assert runs is not None
-    if not style.gguf and is_gguf(config.weights):
+    if runs.engine != "llama.cpp" and is_gguf(config.weights):
         expected = f"weights that {runs.rules.title} serves: a .gguf file is for llama.cpp"
         raise InputError("--emit", [Fault("--weights", config.weights.name, expected, "--emit llama.cpp")])
     if planned and planned.engine != runs.engine:
@@ -123,6 +123,24 @@ def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
     if not plan.best.serves:
         raise InputError("--emit", [f"the plan does not fit (its {plan.best.limit}); fit tells which formats do"])
     return chosen
+
+
+def _check_pages(plan: Plan, engine: str) -> None:
+    """Errors: `InputError` if the engine does not start with the pages that were asked for: SGLang has hybrids in pages
+    of 1 (mem_cache/mamba_radix_cache.py), vLLM selected keys in those of its kernels (design/attention_backends)."""
+    model, accelerator, block = plan.planner.model, plan.planner.accelerator, plan.planner.engine.block
+    if not plan.planner.engine.block_given:
+        return
+    if engine in ("llama.cpp", "ollama"):
+        raise InputError("--emit", [f"{engine} has no pages for --block"])
+    pages: tuple[int, ...] = (block,)
+    if engine == "sglang" and model.kind in ("hybrid", "recurrent"):
+        pages = (1,)
+    elif engine in ("vllm", "dynamo") and any(leaf.role == "selection" for leaf in model.root.leaves()):
+        pages = (1,) if accelerator.vendor == "AMD" else (64, 32) if accelerator.kernels == "blackwell" else (64,)
+    if block not in pages:
+        expected = f"pages of {' or '.join(map(str, pages))}, which {model.name} needs in {engine}"
+        raise InputError("--emit", [Fault("--block", block, expected, f"--block {pages[0]}")])
 
 
 def _vllm_weights(plan: Plan) -> CommandWeights:
@@ -151,7 +169,6 @@ class CommandStyle(NamedTuple):
     write           start and flags; None: several commands (dynamo)
     version         the release or the commit whose flags these are
     weights         the checkpoint, and how it is converted while it is loaded
-    gguf            it serves .gguf files
     runs            the engine that runs the plan, if this is a front end
     without_towers  it has a flag that leaves out a model's towers
     gathers         it has a flag for --gather (True), for --poll (False), for neither (None)
@@ -162,7 +179,6 @@ class CommandStyle(NamedTuple):
     write: Callable[[Plan, CommandWeights, SpeculativeDecoding | None], tuple[str, Flags]] | None
     version: str
     weights: Callable[[Plan], CommandWeights]
-    gguf: bool = False
     runs: str = ""
     without_towers: bool = False
     gathers: bool | None = None
@@ -272,7 +288,7 @@ def _vllm_flags(
         flags.append(("--enable-expert-parallel", None))
     flags += [("--max-model-len", plan.context), ("--max-num-seqs", sequences)]
     flags.append(("--max-num-batched-tokens", engine.chunk))
-    if engine.block != BLOCK:  # kernels for MLA need pages of 32 to 128: of 16, vLLM refuses some and replaces others
+    if engine.block_given:  # by itself vLLM takes 16, or what the kernels of MLA need
         flags.append(("--block-size", engine.block))
     seen, reserve = plan.planner.accelerator.visible, engine.reserve
     share = float(1 - reserve.share) if reserve.share else (seen - reserve.of(seen)) * 1000 // seen / 1000
@@ -314,7 +330,7 @@ def _sglang(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | No
     flags += [("--context-length", context), ("--max-running-requests", sequences)]
     # Of copies that share experts it divides the size by their number (server_args.py: _handle_data_parallelism).
     flags.append(("--chunked-prefill-size", engine.chunk * (layout.dp if shared else 1)))
-    if engine.block != BLOCK:  # recurrent layers need pages of 1 (mem_cache/mamba_radix_cache.py)
+    if engine.block_given:
         flags.append(("--page-size", engine.block))
     gpu = plan.best.fullest
     reserve = engine.reserve.of(plan.planner.accelerator.visible)
@@ -363,8 +379,11 @@ def _options(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | N
     engine, lines = plan.planner.engine, []
     if weights.dtype:
         lines.append(f"dtype: {weights.dtype}")
-    for word in _cache(plan, {"fp8": "fp8", "fp4": "nvfp4"}, "trtllm-serve"):
-        lines += ["kv_cache_config:", f"  dtype: {word}"]
+    cache = [f"  dtype: {word}" for word in _cache(plan, {"fp8": "fp8", "fp4": "nvfp4"}, "trtllm-serve")]
+    if engine.block_given:
+        cache.append(f"  tokens_per_block: {engine.block}")
+    if cache:
+        lines += ["kv_cache_config:", *cache]
     if plan.best.layout.sharing > 1:
         lines.append("enable_attention_dp: true")
         if engine.gathers:
@@ -413,11 +432,10 @@ ENGINES = {
         llama_server,
         "llama.cpp 00dc805",
         gguf_file,
-        gguf=True,
         without_towers=True,
         one_copy=True,
     ),
     "ollama": CommandStyle(
-        "", modelfile, "Ollama 071c82b", gguf_path, gguf=True, runs="llama.cpp", without_towers=True, one_copy=True
+        "", modelfile, "Ollama 071c82b", gguf_path, runs="llama.cpp", without_towers=True, one_copy=True
     ),
 }

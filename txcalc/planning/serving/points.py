@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from math import ceil, sqrt
+from math import sqrt
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -59,7 +59,6 @@ class Request(Struct, frozen=True):
     rate          requests per second of an open loop; None: a closed loop
     prompt_given  whether a prompt was given; if not, an encoder's pass is over the context
     simulated     number of simulated requests; None: the default
-    rounds        default of simulated requests per client of a closed loop
     seed          of the simulation
     """
 
@@ -71,7 +70,6 @@ class Request(Struct, frozen=True):
     rate: float | None
     prompt_given: bool
     simulated: int | None = None
-    rounds: int = ROUNDS
     seed: int = 0
 
     @property
@@ -177,27 +175,22 @@ class Slo(NamedTuple):
     """Upper bounds of latencies at the load in seconds; None: no bound. A load without known latencies is within none.
 
     ttft_percentile, tpot_percentile   what is bounded: the latency of this percentage of requests; None: the mean
+    simulates_means    latencies are those of a simulation even if no percentile is bounded
     """
 
     ttft: float | None = None
     tpot: float | None = None
     ttft_percentile: float | None = None
     tpot_percentile: float | None = None
+    simulates_means: bool = False
 
     def __bool__(self) -> bool:
         return self.ttft is not None or self.tpot is not None
 
     @property
     def simulated(self) -> bool:
-        """Whether a percentile is bounded, which only a simulation gives."""
-        return self.ttft_percentile is not None or self.tpot_percentile is not None
-
-    @property
-    def rounds(self) -> int:
-        """Simulated requests per client: the first ones, which all start at once, are at most a quarter of those above
-        the percentile."""
-        highest = max(self.ttft_percentile or 0, self.tpot_percentile or 0)
-        return max(ROUNDS, ceil(400 / (100 - highest)))
+        """Whether a simulation gives the latencies: of percentiles, only a simulation does."""
+        return self.simulates_means or self.ttft_percentile is not None or self.tpot_percentile is not None
 
     def met_by(self, steady: Steady) -> bool:
         """Whether the bounded latencies (`speed.bounded`) are within the limits; those of an overload are not."""
@@ -305,7 +298,7 @@ class Timer:
             prompt_tokens_per_s_gpu=per_gpu, answer=answer, steady=steady, running=running,
         )  # fmt: skip
 
-    def steady(self, layout: Layout, clients: int, rate: float | None = None) -> Steady:
+    def steady(self, layout: Layout, clients: int = 1, rate: float | None = None) -> Steady:
         """The steady state of a closed loop of `clients`, or of an open loop of `rate` requests per second, spread
         evenly over the replicas. The cache of each limits its sequences; the others wait."""
         slots = self.cache_slots(layout)

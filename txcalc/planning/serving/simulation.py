@@ -26,9 +26,10 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import ROUNDS, LatencyStats, Steady
 from txcalc.planning.serving.points import Slo, Timer
 from txcalc.planning.serving.steady_state import Coupling, coupling
-from txcalc.planning.serving.traffic import Arrival
+from txcalc.planning.serving.traffic import Arrival, Lengths
 
-REQUESTS = 10_000  # of an open loop
+REQUESTS = 10_000  # of a simulation, but per client of a closed loop from `ROUNDS` to:
+MOST_ROUNDS = 400  # the first ones, which all start at once, are then at most a quarter of those above p99
 SEQUENCES = 1024  # concurrent, unless the engine says: vLLM's max_num_seqs on large cards
 
 
@@ -73,10 +74,10 @@ class Server(NamedTuple):
         traffic = timer.request.traffic
         longest = min(timer.context, traffic.prompts.high + traffic.answers.high)
         most = timer.planner.max_concurrency(layout, longest) // layout.dp
-        computed = max(1, timer.request.prompt - timer.request.on(timer.layout_time(layout), timer.context)[1])
+        prompt, cached = timer.request.on(timer.layout_time(layout), timer.context)
         return cls(
             step=cache(lambda n: demand.step(n) + n * away),
-            token=expert_coupling.prompt / computed,
+            token=expert_coupling.prompt / (prompt - cached),
             delay=demand.unloaded - (demand.solo or demand.prompt) + demand.overhead,
             budget=engine.chunk,
             sequences=sequences,
@@ -384,14 +385,12 @@ class Simulated(NamedTuple):
     """A simulated load: one replica was simulated, for all `copies`.
 
     varied   answer lengths were varied, although the load's are equal
-    gives_means   its means stand in for the closed form, which has none at this load
     """
 
     run: SimulatedRun
     copies: int
     seed: int
     varied: bool
-    gives_means: bool = False
 
     @property
     def ttft(self) -> LatencyStats | None:
@@ -439,13 +438,17 @@ def simulated(
     `limits`, until one is missed.
 
     A replica runs at most as many sequences at once as its engine does: `SEQUENCES` if none is named; if it has no
-    maximum, `sequences` (of an open loop `SEQUENCES`). An open loop has `REQUESTS`, or one per given arrival time,
-    a closed one `Request.rounds` per client, but at most `REQUESTS` or `ROUNDS` per client, unless the load names a
-    number. Answers of equal length would end together round after round, so they are varied by a few tokens
-    (`ALIKE`), except for engines that compute prompts first: SGLang 0.5.1's mean TTFT is that of equal answers.
+    maximum, `sequences` (of an open loop `SEQUENCES`). There are `REQUESTS`, per client from `ROUNDS` to `MOST_ROUNDS`,
+    or one per given arrival time, unless the load names a number. Answers of equal length would end together round
+    after round, so they are varied by a few tokens (`ALIKE`), except for engines that compute prompts first: SGLang
+    0.5.1's mean TTFT is that of equal answers.
     """
     load, memory = timer.request, timer.planner.engine.memory
-    traffic, number, answers = load.traffic, load.simulated, load.traffic.answers
+    traffic, number, times = load.traffic, load.simulated, timer.layout_time(layout)
+    if not times.caching:  # a pass is a prompt without an answer
+        passes = load.on(times, timer.context)[0]
+        traffic = traffic._replace(prompts=Lengths(passes, passes), answers=Lengths(1, 1))
+    answers = traffic.answers
     steady = timer.steady(layout, sequences, rate)
     copies = layout.dp if rate else min(layout.dp, sequences)
     mean = steady._replace(rate=steady.rate / copies, decoding=steady.decoding / copies)
@@ -456,7 +459,7 @@ def simulated(
         if clients > 1 and not answers.spread and timer.demand(layout).together <= 1 / ROUNDS:
             traffic = traffic._replace(answers=answers.varied)
         traffic = traffic._replace(rate=None, times=())
-        number = number or min(load.rounds * clients, max(REQUESTS, ROUNDS * clients))
+        number = number or min(MOST_ROUNDS * clients, max(REQUESTS, ROUNDS * clients))
     elif rate and traffic.times:
         slower = load.rate / rate if load.rate else 1.0
         traffic = traffic._replace(times=tuple(slower * time for time in traffic.times[::copies]))

@@ -25,6 +25,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.machine import NODE
 from txcalc.planning.serving.demand import Steady
 from txcalc.planning.serving.deployment import (
+    MEMORY_RULE,
     MOST_GPUS,
     FewestGpus,
     LayoutCapacity,
@@ -34,7 +35,6 @@ from txcalc.planning.serving.deployment import (
     check,
     choices,
     gpus_of,
-    plan_of,
 )
 from txcalc.planning.serving.points import Request, Slo, Timer
 from txcalc.planning.serving.speed import bounded
@@ -107,8 +107,8 @@ def arrange(
                 (choice for choice in resized if choice.layout in order), key=lambda choice: order[choice.layout]
             )
             concurrency, least = most, planner.min_gpus(context, most, fixed)
-    plan = plan_of(planner, context, concurrency, layouts, least, *([RULE] if sizing.timed else []))
-    return replace(plan, fixed=fixed, fewest=fewest, unsuited=None if fewest else sizing.unsuited())
+    rule, unsuited = RULE if sizing.timed else MEMORY_RULE, None if fewest else sizing.unsuited()
+    return Plan(planner, context, concurrency, layouts, least, rule, fixed, fewest, unsuited)
 
 
 def fewer_users(plan: Plan, request: Request, fixed: Mapping[str, int], limits: Slo) -> Plan | None:

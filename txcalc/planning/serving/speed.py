@@ -36,8 +36,8 @@ DEFINITIONS = {
     "one request": "one user, and nobody else on the server: with the engine's overhead, without a queue",
     "step": "one decode step of all sequences at the full context, without prefill",
     "load": f"users who each send the next request when the answer is complete; all start at once, with {ROUNDS} "
-    "requests each, as benchmarks do (more where a limit is of a percentile); or requests that arrive at random at a "
-    "rate",
+    "requests each, as benchmarks do (a simulation has 10,000 in all, but 10 to 400 per user); or requests that arrive "
+    "at random at a rate",
     "capacity": "the most users within the limits; without limits, those that memory holds at the full context and the "
     "engine runs at once",
     "throughput": "answer tokens per second, the time of prefill included; prompt tokens per second of prefill alone",
@@ -50,7 +50,6 @@ DIFFER = (
     f"simulated answers differ by up to {ALIKE} tokens from the one length asked for: those of measured servers do not "
     "end together as equal ones would (--answer 4k±400 draws lengths)"
 )
-SEATED = "the cache is full at times, so mean latencies have no closed form"
 MOST_LAYOUTS = 24  # compared for the Pareto front
 MOST_BATCH = 1 << 16  # sequences per replica that are evaluated
 
@@ -94,15 +93,19 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
         return self.timer.layout_time(self.chosen.layout)
 
     def with_simulation(self) -> Serving:
-        """With a simulation of the chosen load, if it is sustainable, which gives means that have no closed form."""
-        point = self.chosen
+        """With a simulation of the chosen load, if it is sustainable, and its means."""
+        point, rate = self.chosen, self.request.rate
         if not point.steady.lasts:
             return self
-        run = simulation(self.timer, point.layout, point.sequences, self.request.rate)
-        if point.steady.timed and not self.limits.simulated:
-            return replace(self, simulated=run)
-        run = run._replace(gives_means=not point.steady.timed)
-        return replace(self, chosen=replace(point, steady=run.means(point.steady)), simulated=run)
+        run = simulation(self.timer, point.layout, point.sequences, rate)
+        return replace(self, chosen=self._as_simulated(point, rate), simulated=run)
+
+    def _as_simulated(self, point: OperatingPoint, rate: float | None = None) -> OperatingPoint:
+        """A sustainable point with the means of a simulation, where limits are of one."""
+        if not self.limits.simulated:
+            return point
+        run = simulation(self.timer, point.layout, point.sequences, rate)
+        return replace(point, steady=run.means(point.steady))
 
     @cached_property
     def batches(self) -> list[OperatingPoint]:
@@ -129,7 +132,7 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
             best = max(serving, key=lambda choice: timer.steady(choice.layout, full(choice)).rate)
             users = full(best)
         numbers = sorted({1, max(1, users // 2), users})
-        return [timer.point(best.layout, n, None, best.max_concurrency) for n in numbers]
+        return [self._as_simulated(timer.point(best.layout, n, None, best.max_concurrency)) for n in numbers]
 
     @property
     def timed_choices(self) -> list[LayoutCapacity]:
@@ -178,8 +181,6 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
                 notes.append(
                     f"p{percent:g} of {number:,} simulated requests is the slowest: --requests N simulates more"
                 )
-        if run and run.gives_means:
-            notes.append(f"TTFT and TPOT are means of the {number:,} requests that were simulated: {SEATED}")
         return tuple(notes)
 
     @property
@@ -204,9 +205,9 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def cheapest(self) -> OperatingPoint | None:
-        if self.limits.simulated:
+        if self.limits and self.limits.simulated:
             layout, users = most_users(self.timer, self.timed_choices, self.limits)
-            return self.timer.point(layout, users) if users else None
+            return self._as_simulated(self.timer.point(layout, users)) if users else None
         within = [point for point in self.points if point.tpot and self.limits.met_by(point.steady)]
         return min(within, key=lambda p: p.gpu_seconds, default=None)
 
@@ -223,11 +224,11 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
                 continue
 
             def acceptable(rate: float, layout: Layout = layout) -> bool:
-                timed = self.timer.steady(layout, 1, rate).timed
-                return timed and self.limits.met_by(bounded(self.timer, self.limits, layout, 1, rate, whole=False))
+                timed = self.timer.steady(layout, rate=rate).timed
+                return timed and self.limits.met_by(bounded(self.timer, self.limits, layout, rate=rate, whole=False))
 
             if rate := most_rate(acceptable, best.rate if best else 0.0, target):
-                inside = min(ceil(self.timer.steady(layout, 1, rate).inside), choice.max_concurrency)
+                inside = min(ceil(self.timer.steady(layout, rate=rate).inside), choice.max_concurrency)
                 best = self.timer.point(layout, inside, rate, choice.max_concurrency)
         return best
 
@@ -258,7 +259,7 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
 
 
 def bounded(
-    timer: Timer, limits: Slo, layout: Layout, sequences: int, rate: float | None = None, whole: bool = True
+    timer: Timer, limits: Slo, layout: Layout, sequences: int = 1, rate: float | None = None, whole: bool = True
 ) -> Steady:
     """The steady state of a closed loop of `sequences`, or an open one at a rate, with the latencies that the limits
     bound: means in closed form; with a percentile, all by a simulation, which ends when a limit is missed unless
@@ -312,11 +313,9 @@ def check_budget(price: float | None = None, ttft: float | None = None, tpot: fl
 def serve(plan: Plan, request: Request, price: float | None = None, limits: Slo | None = None) -> Serving:
     """The speed of a plan, at a price per GPU-hour, within limits.
 
-    Errors: `InputError` for an invalid price or limit, an unknown peak or link that is needed, or a plan that holds no
-    sequence.
+    Errors: `InputError` for an unknown peak or link that is needed, or a plan that holds no sequence.
     """
-    limits = limits or Slo()
-    check_budget(price, limits.ttft, limits.tpot)
+    limits = Slo() if limits is None else limits
     if not plan.best.serves:
         raise InputError("speed", ["the plan has no room for a sequence, so it has no speed"])
     timer, best = Timer.of(plan.planner, request, plan.context), plan.best.layout

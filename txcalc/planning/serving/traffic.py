@@ -73,16 +73,12 @@ def lengths(text: str, what: str) -> Lengths:
         if not values or min(values) < 1:
             raise InputError(what, [Fault(what, text, "a file with a length above 0 in every line")])
         return Lengths(min(values), max(values), values)
-    middle, sign, off = text.replace("+-", "±").partition("±")
-    parts = re.split(r"±|\.\.", text.replace("+-", "±"))
-    if "" in parts or (len(parts) > 1 and not all(part.strip()[:1].isdigit() for part in parts)):
+    written = text.replace("+-", "±")
+    parts = re.split(r"±|\.\.", written)
+    if "" in parts or len(parts) > 2 or (parts[1:] and not all(part.strip()[:1].isdigit() for part in parts)):
         raise InputError(what, [Fault(what, text, "a length or two", "4k, 4k±1k or 3k..5k")])
-    if sign:
-        mean, by = parse_tokens(middle, what), parse_tokens(off, what)
-        bounds = Lengths(mean - by, mean + by)
-    else:
-        low, sign, high = text.partition("..")
-        bounds = Lengths(parse_tokens(low, what), parse_tokens(high if sign else low, what))
+    first, last = parse_tokens(parts[0], what), parse_tokens(parts[-1], what)
+    bounds = Lengths(first - last, first + last) if "±" in written else Lengths(first, last)
     if not 1 <= bounds.low <= bounds.high:
         raise InputError(what, [Fault(what, text, "lengths above 0, the lower one first", "4k±1k or 3k..5k")])
     return bounds

@@ -416,7 +416,7 @@ def test_unified_memory_says_what_the_system_gives() -> None:
     assert "m4-max is the largest, of 128 GB; with less memory: m4-max-NNgb" in notes
     assert "Apple M4 Max: sudo sysctl iogpu.wired_limit_mb=N gives more" in notes
     notes = run.data("train", "gpt2", "--gpu", "mi300x:1", "--layout", "tp=1")["notes"]
-    assert "kernel efficiencies of h100-sxm, h200, in part of mi300x" in notes[0]
+    assert "serving kernels measured on h100-sxm, h200 and, in part, on mi300x" in notes[0]
 
 
 def test_mlx_reserves_nothing_of_what_the_system_gives() -> None:

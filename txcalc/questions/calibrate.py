@@ -38,8 +38,8 @@ def calibrate(
     like: Annotated[
         str | None,
         o.Option(
-            "Write this accelerator's datasheet, and for deploy its kernel curves; only train then uses the rates "
-            "measured here. Default: both use them.",
+            "Start from this accelerator's datasheet. train uses the rates measured here, deploy keeps the "
+            "accelerator's kernel efficiencies. Default: both use the rates measured here.",
             "NAME",
             "Engine",
             completes="accelerator",

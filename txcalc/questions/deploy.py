@@ -362,18 +362,7 @@ def _row(at: Point) -> dict[str, Any]:
     "txcalc deploy llama-3.1-70b --gpu h100-sxm:8 --context 32k --weights fp8 --price 2.5 --tpot 20ms",
     takes=("--set", "--ignore"),
     draws=True,
-    first=(
-        "--gpu",
-        "--weights",
-        "--context",
-        "--prompt",
-        "--answer",
-        "--concurrency",
-        "--rate",
-        "--ttft",
-        "--tpot",
-        "--price",
-    ),
+    first=("--gpu", "--weights", "--context", "--prompt", "--answer", "--concurrency", "--ttft", "--tpot"),
     examples=(
         "The fewest GPUs for a load: txcalc deploy llama-3.1-8b --gpu h100@2.5 --gpu l40s@1 --rate 5/s --prompt 2k "
         "--answer 300 --ttft p95:1s --tpot 40ms",

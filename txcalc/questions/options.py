@@ -138,7 +138,7 @@ IGNORE = Option("Ignore a key of config.json (text_config.width).", "KEY", "Mode
 WEIGHTS = Option(
     "Format of the weights: native (as published), bf16, fp8, int4, Q4_K_M …", "FORMAT", "Model", completes="weights"
 )
-VIA = Option("If txcalc cannot read a config: measure transformers' own module of it.", None, "Model")
+VIA = Option("If txcalc cannot read a config: build its module with transformers and measure it.", None, "Model")
 DTYPE = Option("Dtype of weights and activations: bf16, fp32, fp8, int4 …", "TYPE", "Model", completes="dtype")
 KV = Option(
     "Dtype of the KV cache: bf16, fp8, int8, q8_0 …", "TYPE", "Model", completes="cache",

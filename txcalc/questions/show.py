@@ -245,7 +245,7 @@ class Show(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
     "txcalc show llama-3.1-8b --tokens 2k",
     takes=("--set", "--lora", "--ignore"),
     draws=True,
-    first=("--tokens", "--batch", "--past", "--weights", "--dtype", "--kv", "--set", "--train", "--detail"),
+    first=("--tokens", "--batch", "--past", "--weights", "--kv", "--set", "--train", "--detail"),
     examples=("A decode step at a context of 8k: txcalc show llama-3.1-8b --tokens 1 --past 8k",),
 )
 def show(
@@ -272,9 +272,10 @@ def show(
     weights: Annotated[str | None, o.WEIGHTS.with_help("Default: --dtype.")] = None,
     conventions: Annotated[
         o.Names,
-        o.CONVENTIONS.with_help(
-            "Compared with txcalc's count term by term. Also chinchilla, megatron, megatron-model, llm-foundry, "
-            "nanotron, nanogpt, torchtitan, llama-3, transformers, 2n; and korthikanti for activation bytes."
+        o.CONVENTIONS._replace(
+            help="FLOPs by published conventions, compared term by term: 2n, 6n, palm, chinchilla, megatron, "
+            "megatron-lm, megatron-model, llm-foundry, nanotron, nanogpt, torchtitan, llama-3, transformers; or "
+            "activation bytes by korthikanti. Repeatable, or separated by commas."
         ),
     ] = (),
     initial: Annotated[bool, o.Option("Also show the initialisation of every parameter.", group="Model")] = False,

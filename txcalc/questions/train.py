@@ -350,17 +350,7 @@ class Train(Result, tag_field="schema", tag="txcalc/train/1", kw_only=True):
     "txcalc train llama-3.1-8b --gpu h100-sxm:8@2.5 --layout fsdp=8 --tokens 8k --train-tokens 1T",
     takes=("--set",),
     draws=True,
-    first=(
-        "--gpu",
-        "--layout",
-        "--tokens",
-        "--global-batch",
-        "--micro-batch",
-        "--lora",
-        "--recompute",
-        "--optimizer",
-        "--train-tokens",
-    ),
+    first=("--gpu", "--layout", "--tokens", "--global-batch", "--lora", "--optimizer", "--train-tokens", "--detail"),
     examples=(
         "QLoRA on one card: txcalc train llama-3.1-8b --gpu 4090:1 --lora r=16,base=nf4 --tokens 2k --train-tokens 50M",
         "The fewest GPUs, and the fastest layout: txcalc train llama-3.1-8b --gpu h100 --train-tokens 1T",
@@ -517,7 +507,7 @@ def answer_of(
 
 def notes_of(training: Training) -> list[str]:
     model, recipe, plan, card = training.model, training.recipe, training.plan, training.machine.accelerator
-    notes = [*(f"assumed {assumption}" for assumption in model.assumptions), *plan.notes]
+    notes = [f"assumed {assumption}" for assumption in model.assumptions]
     if model.context and recipe.tokens > model.context:
         notes.append(f"{recipe.tokens:,} tokens exceed its context of {model.context:,}")
     if training.why:
@@ -525,7 +515,7 @@ def notes_of(training: Training) -> list[str]:
     notes += [card.largest] if card.largest else []
     notes += [f"{card.title}: {card.gives_more}"] if card.gives_more else []
     notes += [*time_notes(training), *recipe_notes(training)]
-    notes += utilisation_notes(training)
+    notes += [*utilisation_notes(training), *plan.notes]
     if training.run and training.run.energy_kwh is not None:
         notes.append("energy is that of the accelerators at full power; hosts and networks are not counted")
     elif training.run and training.run.power_w is None:

@@ -69,21 +69,24 @@ def _labels(row: ComparedQuantity, dtype: str) -> tuple[str, str]:
         "cache_bytes": ("cache at", length),
         "cache_growth_bytes": ("cache at", "per token"),
         "cache_constant_bytes": ("cache at", "fixed part"),
-        "crossover: scores + values ≥ feed-forward": ("attention core exceeds, from", "feed-forward"),
-        "crossover: scores + values ≥ every linear layer": ("attention core exceeds, from", "linear layers"),
+        "crossover: scores + values ≥ feed-forward": ("attention core reaches, from", "feed-forward"),
+        "crossover: scores + values ≥ every linear layer": ("attention core reaches, from", "linear layers"),
     }[row.quantity]
 
 
 def _matches(match: Match, first: str) -> list[str]:
-    """Each model's size, its distance from the budget, and the neighbour on the other side."""
+    """Each model's size, or the two nearest, with their distances from the budget."""
     words = {"params": "parameters", "flops": "FLOPs", "cache": "cached elements"}[match.quantity]
     at = "" if match.tokens is None else f" at {match.tokens:,} tokens"
     lines = [f"equal {words}{at} by {match.by}: {match.budget:,} of {first}"]
     for model in match.models:
-        other = next((n for n in (model.below, model.above) if n and n.value != model.value), None)
-        suffix = f"; {match.by} = {other.value:,}: {other.difference:+,}" if other and model.difference else ""
-        miss = f"{model.difference:+,}" if model.difference else "exact"
-        lines.append(f"  {model.name}: {match.by} = {model.value:,}: {miss}{suffix}".replace(": -", ": −"))
+        near = [
+            f"{size.value:,} ({abs(size.difference):,} {'over' if size.difference > 0 else 'short'})"
+            for size in (model.below, model.above)
+            if size and size.difference
+        ]
+        exact = f"{match.by} = {model.value:,}: exact"
+        lines.append(f"  {model.name}: {f'nearest: {match.by} = ' + ' or '.join(near) if model.difference else exact}")
     return lines
 
 
@@ -97,7 +100,7 @@ def _cell(row: ComparedQuantity, i: int, dim: bool) -> TableCell:
     if row.of:
         share = Fraction(value) / Fraction(row.of[i] or 1)
         return TableCell(float(share), f"{float(100 * share):.1f} %", "dim" if dim else "")
-    if i == 0 or ratio is None:
+    if i == 0 or ratio is None or row.quantity.startswith("crossover"):  # a longer one is no worse
         style = ""
     elif ratio == 1:
         style = "dim"

@@ -9,6 +9,7 @@ from txcalc.render.report import Report, Table, TableCell, byte_size, cell, colu
 from txcalc.units import iec
 
 NEVER = TableCell(None, "never")
+LONGEST = 55  # characters of a model in a title
 WIDEST = 28  # characters of a closed form that fit next to its rule
 
 
@@ -39,7 +40,8 @@ def report(answer: Crossover, form: str) -> Report:
                 "a decode step reads its cache, and every weight once but embedding tables and unused experts"
             )
     else:
-        header += [line for model in answer.models if (line := _cache(model.name, answer.cache))]
+        lines = [(model.name, _cache(model.name, answer.cache)) for model in answer.models]
+        header += [f"{name}: {line}" if len(models) > 1 else line for name, line in lines if line]
     return Report(tables, header, answer.notes)
 
 
@@ -55,7 +57,7 @@ def _cache(model: str, rows: Sequence[CacheCrossing]) -> str:
     if first is None:
         return ""
     context = "1 token" if first.context == 1 else f"{first.context:,} tokens"
-    return f"{model}: decode reads more cache than weights from {context} (batch {first.batch:,})"
+    return f"decode reads more cache than weights from {context} (batch {first.batch:,})"
 
 
 def _verdict(rows: Sequence[Crossing], masked: bool) -> str:
@@ -79,8 +81,10 @@ def _lengths(rows: Sequence[Crossing], description: str) -> Table:
     lines = [[rule, cells[rule, "dense"], cells[rule, "masked"]] for rule in dict.fromkeys(row.rule for row in rows)]
     headings = ("rule", column("dense", "tokens"), column("masked", "tokens"))
     model = rows[0].model
+    if len(f"{model}{description}") > LONGEST:
+        description = description.rpartition("; ")[2]  # the feed-forward
     title = f"{model} ({description})" if description else model
-    return Table(f"{title}: crossover length in tokens", headings, lines, name=f"{model}: crossover length")
+    return Table(f"{title}: crossover in tokens", headings, lines, name=f"{model}: crossover length")
 
 
 def _closed(rows: Sequence[Crossing], form: str) -> Iterator[Table]:

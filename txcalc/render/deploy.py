@@ -10,11 +10,10 @@ from typing import Any
 from txcalc.questions.deploy import Deploy, DeployComparison, Refusal
 from txcalc.questions.deployment import AcceleratorInfo
 from txcalc.render import serving
-from txcalc.render.report import Report, Table, TableCell, byte_size, column, exact, percent
+from txcalc.render.report import Report, Table, TableCell, byte_size, column, exact, leading, percent
 from txcalc.units import iec, number_of
 
 LAYOUTS = 10  # shown
-MOST_NOTES = 3  # without --detail
 EXPENSIVE = 3  # times the hourly cost of the cheapest plan, from which a plan is named
 
 
@@ -26,9 +25,7 @@ def report(answer: Deploy | DeployComparison, form: str) -> Report:
     speed = answer.speed
     memory = (_limits, _memory, _caches, _layouts) if detail else () if speed else (_memory,)
     tables = [*(table(answer) for table in memory), *(serving.tables(answer, speed, detail) if speed else ())]
-    notes = answer.plan_notes
-    if not detail and len(notes) > MOST_NOTES:
-        notes = (*notes[: MOST_NOTES - 1], f"{len(notes) - MOST_NOTES + 1} more notes with --detail")
+    notes = answer.plan_notes if detail else leading(answer.plan_notes)
     return Report(tables, _header(answer, detail), notes, not answer.failed)
 
 

@@ -32,8 +32,7 @@ def _counted(answer: Design) -> str:
     """What counts towards the budget."""
     budget = answer.budget
     if budget.flops is not None:
-        sizes = f"N = {short(budget.params)} active parameters, D = {short(budget.tokens)} tokens"
-        return f"FLOPs of training, 6·N·D: {sizes}"
+        return f"FLOPs of training: 6 · {short(budget.params)} active parameters · {short(budget.tokens)} tokens"
     if budget.params is not None:
         return "parameters"
     if budget.context is None:

@@ -21,7 +21,8 @@ def report(answer: Kv, form: str) -> Report:
         headings += [TableCell("dense_bytes", "full attention"), TableCell("of dense", "of full")]
         headings += [TableCell("cross_bytes", "cross")] if cross else []
         tables = [Table("", headings, [_line(row) for row in answer.rows], keys=3, name="cache")]
-    header = [f"{answer.model.name}: {_growth(answer, cross)}", *answer.holds]
+    holds = answer.holds if len(answer.holds) < 2 or form != "table" else ()  # several are in the formulas
+    header = [f"{answer.model.name}: {_growth(answer, cross)}", *holds]
     header += [f"measured on {answer.known.where}"] if answer.known else []
     if cross and answer.source is None:
         header.append("as many source positions as tokens")
@@ -41,8 +42,7 @@ def _growth(answer: Kv, cross: bool) -> str:
     cache, longest = answer.cache, max(row.context for row in answer.rows)
     grows = ""
     if cache.bytes_per_token is not None:
-        short = f" ({iec(cache.bytes_per_token)})" if cache.bytes_per_token >= 1024 else ""
-        grows = f"{cache.bytes_per_token:,} B{short} of cache per token"
+        grows = f"{iec(cache.bytes_per_token)} of cache per token"
     if grows and cache.constant_bytes:
         grows += f", {iec(cache.constant_bytes)} fixed"
     grows = grows or "grows in steps of several tokens"
@@ -66,7 +66,7 @@ def _by_batch(rows: Sequence[CacheRow]) -> Table:
     below = []
     if any(row.dense_bytes not in (None, row.bytes) for row in rows):
         below.append(["of full attention", *map(_share, shares)])
-    if any(row.cross_bytes for row in rows):
+    if len({row.cross_bytes for row in shares}) > 1:
         below.append([f"encoder's, batch {first[1]:,}", *(byte_size(row.cross_bytes or 0) for row in shares)])
     headings = ["context", *(f"{context:,}" for context in contexts)]
     return Table("", headings, [*lines.values(), *below], name="cache")

@@ -49,6 +49,11 @@ def byte_size(number: int | None) -> TableCell:
     return TableCell(number, "" if number is None else iec(number))
 
 
+def leading(notes: Sequence[str]) -> Sequence[str]:
+    """At most three notes, and how many more `--detail` prints."""
+    return notes if len(notes) <= 3 else [*notes[:2], f"{len(notes) - 2} more notes with --detail"]
+
+
 def percent(part: Any, whole: Any) -> TableCell:
     """A percentage, to a tenth; empty if the whole is 0."""
     if not whole:

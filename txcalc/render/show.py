@@ -34,11 +34,13 @@ def report(answer: Show, form: str) -> Report:
     header += [answer.checkpoint_summary] if answer.checkpoint_summary else []
     tables = [_convention(each, workload.batch * workload.tokens) for each in answer.conventions]
     tables.append(_parts(answer))
-    tables += [_tower(name, tower, answer) for name, tower in answer.towers.items()]
+    towers = [_tower(name, tower, answer) for name, tower in answer.towers.items()]
     if full:
-        tables += [_params(answer, form), _flops(answer, form), _memory(answer, form), _traffic(answer)]
+        tables += [*towers, _params(answer, form), _flops(answer, form), _memory(answer, form), _traffic(answer)]
         tables.append(_rules(answer.rules))
-    elif answer.train:
+    else:
+        header += [tower.title for tower in towers]
+    if answer.train and not full:
         tables.append(_with_evidence("Memory of training", BYTE_HEADINGS, _training_memory(answer), form))
     tables += stored.tables(answer.checkpoint) if answer.checkpoint else []
     if answer.initial:

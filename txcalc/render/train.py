@@ -8,7 +8,7 @@ from typing import Any
 from txcalc.planning.training.answer import MAX_GPUS, OnAccelerator, TrainingRun
 from txcalc.planning.training.memory import CATEGORIES, RESERVED
 from txcalc.questions.train import Accelerators, RankMemory, SearchSummary, Train
-from txcalc.render.report import Report, Table, TableCell, byte_size, column, duration, exact, percent, rounded
+from txcalc.render.report import Report, Table, TableCell, byte_size, column, duration, exact, leading, percent, rounded
 from txcalc.units import iec, seconds, short, si_bytes
 
 MAX_RANKS = 10
@@ -26,6 +26,7 @@ MOMENTS = {
     "step": "during the optimizer's step",
 }
 SHOWN_LAYOUTS = 3  # of a search, without --detail
+NEGLIGIBLE = 0.005  # share of a step, without --detail
 
 
 def report(answer: Train, form: str) -> Report:
@@ -40,22 +41,18 @@ def report(answer: Train, form: str) -> Report:
             layers += " (targets=all: on every linear layer)"
         share = f"{100 * trained / params:.2g} %"
         header.append(f"trains {trained:,} of {params:,} parameters ({share}): adapters on {layers}")
-    if search and not search.refused:
-        header.append(f"about {search.fitting:,} of {search.considered:,} layouts fit; the fastest is shown")
-        if search.too_few:
-            header.append(f"the fewest GPUs: no layout was found that fits on {search.too_few:,}")
+    if search and search.too_few and not search.refused:
+        header.append(f"the fewest GPUs: no layout was found that fits on {search.too_few:,}")
     if not full:
         header += [_limit_line(answer), *([_run_line(answer.run)] if answer.run else [])]
-    best = [_search(search, None if full else SHOWN_LAYOUTS)] if search else []
-    tables = [*best, _memory(answer.fullest, "the fullest GPU", answer.gpu)]
+    best = [_search(search, full)] if search else []
+    tables = [*best, _memory(answer.fullest, "the fullest GPU", answer.gpu, full)]
     if answer.rank:
-        tables.append(_memory(answer.rank, "the requested rank", answer.gpu))
-    if full or len(answer.ranks) > 1:
-        tables.append(_ranks(answer.ranks))
+        tables.append(_memory(answer.rank, "the requested rank", answer.gpu, full))
     if full:
-        tables.append(_limits(answer))
+        tables += [_ranks(answer.ranks), _limits(answer)]
     if answer.spent_s:
-        tables.append(_time(answer, answer.spent_s))
+        tables.append(_time(answer, answer.spent_s, 0 if full else NEGLIGIBLE))
     if answer.utilisation and (full or answer.conventions or answer.measured):
         tables.append(_utilisation(answer))
     if full and answer.sent:
@@ -64,7 +61,7 @@ def report(answer: Train, form: str) -> Report:
         tables.append(_run(answer.run, answer.has_frozen_weights))
     if answer.fits_on:
         tables.append(_fits_on(answer.fits_on))
-    return Report(tables, header, answer.notes, good=answer.fits)
+    return Report(tables, header, answer.notes if full else leading(answer.notes), good=answer.fits)
 
 
 def _verdict(answer: Train) -> str:
@@ -77,7 +74,7 @@ def _verdict(answer: Train) -> str:
             verdict += f", MFU {100 * answer.mfu[name]:.1f} % ({name})"
         if run := answer.run:
             cost = "" if run.cost is None else f", cost {_amount(run.cost)}"
-            verdict += f"; the run takes {_days(run.days)}{cost}"
+            verdict += f"; run: {_days(run.days)}{cost}"
             if run.deadline and run.days > run.deadline.days:
                 verdict += f"; over the deadline: {run.deadline.gpus:,} GPUs at this speed meet it"
             if run.budget and run.budget.tokens < run.train_tokens:
@@ -103,28 +100,27 @@ def _how(answer: Train) -> str:
 
 def _where(answer: Train) -> str:
     zero = f", ZeRO-{answer.layout.zero}" if answer.layout.zero else ""
-    pipeline = f", schedule {answer.recipe.schedule}" if answer.recipe.schedule else ""
-    accelerators = f"{answer.gpu.count:,} × {answer.gpu.title}"
+    pipeline = f", {answer.recipe.schedule}" if answer.recipe.schedule else ""
+    accelerators = f"{answer.gpu.count:,} × {answer.gpu.name}"
     return f"{accelerators}; {answer.layout.layout}{zero}{pipeline}; {answer.recipe.framework}"
 
 
 def _batch(answer: Train) -> str:
     recipe = answer.recipe
     batches = f"{recipe.accumulation:,} micro-batch{'es' if recipe.accumulation > 1 else ''}"
-    return (
-        f"{batches} of {recipe.micro_batch:,} × {recipe.tokens:,} tokens, {short(recipe.step_tokens)} tokens per step; "
-        f"recompute {recipe.recompute}; {recipe.optimizer}; matmuls in {recipe.products}"
-    )
+    recompute = "no recompute" if recipe.recompute == "none" else f"recompute {recipe.recompute}"
+    matmuls = "" if recipe.products == "bf16" else f"; matmuls in {recipe.products}"
+    tokens = f"{recipe.micro_batch:,} × {recipe.tokens:,} tokens, {short(recipe.step_tokens)} per step"
+    return f"{batches} of {tokens}; {recompute}; {recipe.optimizer}{matmuls}"
 
 
 def _limit_line(answer: Train) -> str:
     """What fits, all else equal, in a line."""
     fewest = answer.min_gpus
-    gpus = "any number of GPUs is too few" if fewest is None else f"fewest GPUs: {fewest.gpus:,} ({fewest.layout})"
-    gpus = "one GPU is enough" if fewest and fewest.gpus == 1 else gpus
+    gpus = f"fewest GPUs: {fewest.gpus:,}" if fewest else "any number of GPUs is too few"
     batch, tokens = answer.max_micro_batch, answer.max_tokens
     limits = [f"micro-batches up to {batch:,}"] * (batch > 0) + [f"sequences up to {tokens:,} tokens"] * (tokens > 0)
-    return f"this layout fits {', or '.join(limits) or 'no sequence'}; {gpus} (--detail: every table)"
+    return f"room for {' or '.join(limits) or 'no sequence'}; {gpus}"
 
 
 def _run_line(run: TrainingRun) -> str:
@@ -134,24 +130,30 @@ def _run_line(run: TrainingRun) -> str:
     return f"{short(run.train_tokens)} tokens: {_days(run.days)}, {_amount(run.gpu_hours)} GPU-hours{energy}"
 
 
-def _search(search: SearchSummary, most: int | None) -> Table:
+def _search(search: SearchSummary, full: bool) -> Table:
+    shown = search.best[: None if full else SHOWN_LAYOUTS]
+    several = full or len({row.recompute for row in shown}) > 1  # else the header has it
+    framework = full or len({row.framework for row in shown}) > 1
     rows = [
         [
-            f"{row.framework} {row.layout}",
+            f"{row.framework} {row.layout}" if framework else str(row.layout),
             exact(row.micro_batch),
-            row.recompute,
+            *[row.recompute] * several,
             byte_size(row.reserved_bytes),
             duration(row.step_s),
             _rate(row.tokens_per_s_per_gpu),
         ]
-        for row in search.best[:most]
+        for row in shown
     ]
-    headings = ("layout", "micro", "recompute", column("reserved", "bytes"), column("step", "s"), "tokens/s")
+    recompute = ["recompute"] * several
+    headings = ("layout", "micro", *recompute, column("reserved", "bytes"), column("step", "s"), "tokens/s")
     which = "The smallest layout that was computed" if search.refused else "The fastest layouts that fit"
-    return Table(f"{which} (tokens/s per GPU)", headings, rows)
+    name = f"{which} (tokens/s per GPU)"
+    number = f"The fastest of about {search.fitting:,} layouts that fit, of {search.considered:,} (tokens/s per GPU)"
+    return Table(name if search.refused else number, headings, rows, name=name)
 
 
-def _memory(rank: RankMemory, which: str, gpu: Accelerators) -> Table:
+def _memory(rank: RankMemory, which: str, gpu: Accelerators, full: bool) -> Table:
     rows: list[list[Any]] = [
         [CATEGORIES[name], exact(size), iec(size), percent(size, rank.allocated_bytes)]
         for name in CATEGORIES
@@ -162,9 +164,9 @@ def _memory(rank: RankMemory, which: str, gpu: Accelerators) -> Table:
         rows.append(_sum("collective buffers", rank.collective_bytes))
     reserved = column("reserved", "", f"reserved (× {RESERVED[0] / RESERVED[1]})")
     rows.append(_sum(reserved, rank.reserved_bytes))
-    if gpu.memory_bytes > gpu.visible_bytes:
+    if full and gpu.memory_bytes > gpu.visible_bytes:
         rows.append(_sum("driver or system", gpu.memory_bytes - gpu.visible_bytes))
-    if gpu.visible_bytes > gpu.usable_bytes:
+    if full and gpu.visible_bytes > gpu.usable_bytes:
         rows.append(_sum("CUDA context", gpu.visible_bytes - gpu.usable_bytes))
     free = gpu.usable_bytes - rank.reserved_bytes
     rows.append(_sum("free" if free >= 0 else "lacking", free))
@@ -209,12 +211,13 @@ def _limits(answer: Train) -> Table:
     return Table(title, ("limit", "answer", "layout"), rows, left=frozenset({0, 2}))
 
 
-def _time(answer: Train, spent: dict[str, float]) -> Table:
+def _time(answer: Train, spent: dict[str, float], least: float) -> Table:
+    """What takes more than a share `least` of the step."""
     step = answer.step_s
     rows: list[list[Any]] = [
         [CAUSES.get(name, name), duration(value), percent(value, step.achievable)]
         for name, value in spent.items()
-        if value > 0
+        if value > least * (step.achievable or 0)
     ]
     rows.append(["step, achievable", duration(step.achievable), ""])
     floor = column("step, floor", "", f"step, floor ({step.floor_bound})")

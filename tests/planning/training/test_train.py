@@ -416,7 +416,7 @@ def test_adapters_count_the_flops_that_the_step_computes() -> None:
     assert 0 < data["mfu"]["computed"] < data["hfu"]["computed"] < 1
     assert data["run"]["compute"] == step * 10**7 // 2048
     assert data["trained_params"] == 32 * 16 * ((4096 + 4096) + (4096 + 1024))  # of q and v
-    shown = run(*plan, "--layout", "tp=1")[1]
+    shown = run(*plan, "--layout", "tp=1", "--detail")[1]
     assert "\ntrains 6,815,744 of 8,037,076,992 parameters (0.085 %): adapters on q and v\n(targets=all" in shown
     of_encoder = run("train", "t5-small", "--gpu", "h100:1", "--layout", "tp=1", "--set", "encoder.lora.rank=8")[1]
     assert "(0.16 %): adapters on q and v\n" in of_encoder

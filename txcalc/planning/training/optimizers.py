@@ -62,7 +62,7 @@ OPTIMIZERS = {
         _adamw_8bit,
         blockwise=True,
     ),
-    "sgd": Optimizer("nothing", "Robbins and Monro 1951", _states(0)),
+    "sgd": Optimizer("no state", "Robbins and Monro 1951", _states(0)),
     "sgd-momentum": Optimizer("a momentum", "Polyak 1964; torch.optim.SGD", _states(1), like_gradient=True),
     "lion": Optimizer("one moment", "Chen et al. 2023 (arXiv 2302.06675)", _states(1)),
     "muon": Optimizer(

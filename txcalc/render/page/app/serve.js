@@ -122,7 +122,7 @@ function Verdict({ plan, at, point, model, price }) {
   return html`<div class="answer">
     <p class="summary"><b class=${style}>${verdict}</b><span>${model.name} on ${point.gpus} × ${plan.gpu}, ${memory} usable each; ${point.layout}; weights ${point.weights}, KV cache ${plan.kv[at[1]]}</span></p>
     <section class="cards" aria-label="Answer">
-      <${Tile} title="Does it fit?" style=${style} detail=${html`at most <${Figure} name="most" value=${most} /> sequences at once`}>${point.fits ? "yes" : most > 0 ? "in part" : "no"}<//>
+      <${Tile} title="Does it fit?" style=${style} detail=${html`at most <${Figure} name="most" value=${most} /> concurrent sequences`}>${point.fits ? "yes" : most > 0 ? "in part" : "no"}<//>
       <${Tile} title=${html`How fast? <${Badge} how="modelled" />`} detail=${speed ? html`per output token${speed.tpot_s === null ? "" : html`; first token after <${Real} name="ttft" value=${speed.ttft_s} text=${seconds(speed.ttft_s)} />`}; <${Real} name="served" value=${speed.tokens_per_s_gpu} /> tokens/s per GPU` : unserved}>
         ${speed ? (speed.tpot_s === null ? html`<${Real} name="ttft" value=${speed.ttft_s} text=${seconds(speed.ttft_s)} />` : html`<${Real} name="tpot" value=${speed.tpot_s} text=${seconds(speed.tpot_s)} />`) : "—"}<//>
       <${Tile} title=${html`What does it cost? <${Badge} how="modelled" />`} detail=${speed && price !== null ? html`per 1M output tokens; <${Real} name="hour" value=${price * point.gpus} /> per hour` : price === null ? "Enter a price per GPU-hour." : ""}>
@@ -180,8 +180,8 @@ function Stack({ title, sizes: own, names, memory, top }) {
   const share = (size) => `${Number((BigInt(size) * 100000n) / top) / 1000}%`;
   return html`<div class="stack"><span class="what">${title}</span><div class="bar" style=${{ "--end": share(memory) }} role="img" aria-label=${`${title}: ${names.map((name, i) => `${name} ${iec(BigInt(own[i]))}`).join(", ")}`}>${own.map((size, i) => html`<span style=${{ width: share(size), background: colour(i) }} title=${`${names[i]}: ${iec(BigInt(size))}`}></span>`)}</div></div>`;
 }
-const Legend = ({ names }) =>
-  html`<ul class="legend">${names.map((name, i) => html`<li><span class="swatch" style=${{ background: colour(i) }}></span>${spoken(name)}</li>`)}<li><span class="swatch line"></span>usable memory</li></ul>`;
+const Legend = ({ names, limit = "usable memory" }) =>
+  html`<ul class="legend">${names.map((name, i) => html`<li><span class="swatch" style=${{ background: colour(i) }}></span>${spoken(name)}</li>`)}<li><span class="swatch line"></span>${limit}</li></ul>`;
 const most = (numbers) => numbers.reduce((a, b) => (a > b ? a : b));
 
 function Bars({ plan, point }) {

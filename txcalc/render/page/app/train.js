@@ -64,14 +64,14 @@ function Ranks({ run, memory }) {
     of = (rank) => names.map((name) => BigInt(rank.bytes[name] ?? 0));
   const top = most([memory, ...shown.map((rank) => of(rank).reduce((a, b) => a + b))]);
   const title = (rank) =>
-    `rank ${group(rank.rank)}${rank.count > 1 ? ` and ${group(rank.count - 1)} identical` : ""}, stage ${rank.stage}`;
+    `rank ${group(rank.rank)}${rank.count > 1 ? ` (${group(rank.count)} identical)` : ""}, stage ${rank.stage}`;
   const rows = run.ranks.map((rank) => [
     title(rank),
     ...names.map((name) => ({ name: `${name} of ${rank.rank}`, value: BigInt(rank.bytes[name] ?? 0) })),
     { name: `allocated of ${rank.rank}`, value: rank.allocated_bytes },
     { name: `reserved of ${rank.rank}`, value: rank.reserved_bytes },
   ]);
-  return html`<section aria-label="Memory" class="wide"><h2>Memory per rank</h2><${Legend} names=${names} />
+  return html`<section aria-label="Memory" class="wide"><h2>Memory per rank</h2><${Legend} names=${names} limit="allocatable memory" />
     ${shown.map((rank) => html`<${Stack} title=${title(rank)} sizes=${of(rank)} names=${names.map(spoken)} memory=${memory} top=${top} />`)}
     ${run.ranks.length > shown.length && html`<p class="note">The table has all ${run.ranks.length}.</p>`}
     <${Cells} table=${{ title: "Peak bytes of a rank", head: ["ranks", ...names.map(spoken), "allocated", "reserved"], rows }} /></section>`;

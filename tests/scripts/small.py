@@ -44,7 +44,6 @@ def truth(
         "altclip",
         "chinese_clip",
         "metaclip_2",
-        "pix2struct",
         "siglip",
         "siglip2",
     ):  # read with both encoders

@@ -93,11 +93,3 @@ def test_a_params_json_has_the_parameters_that_were_published(name: str, tmp_pat
     file.write_text(json.dumps(ORIGINAL[name]["config"]))
     model = load(file)
     assert (model.name, model.params) == (name, ORIGINAL[name]["params"])
-
-
-def test_flamingo_is_not_said_to_be_without_its_gated_layers() -> None:
-    notes = build(*describe(ROWS["Otter on LLaMA-2-7B"]["config"])).notes
-    assert notes[:2] == (
-        "multimodal: the language model and its gated layers are counted, without vision_config",
-        "the gated layers that attend to an image (1,115,815,952 parameters) are counted but not run",
-    )

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, Raw, layered
+from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.families import ALIASES, reader
 from txcalc.sources.huggingface.heads import class_of
-from txcalc.sources.huggingface.keys import bare, without
+from txcalc.sources.huggingface.keys import bare
 
 
 def alias(c: Config) -> Raw:
@@ -43,38 +40,3 @@ def alias(c: Config) -> Raw:
     raw = reader(c.model_type)(c)
     c.model_type = name  # its code may read keys that the type's code does not
     return raw | ({"head": row["head"]} if "head" in row else {})
-
-
-def codet5p(c: Config) -> Raw:
-    """CodeT5+: two stacks of GPT-J's layers. Only the decoder's last layer has cross-attention, in parallel with its
-    attention and with the same norm.
-
-    Source   Wang et al. 2023 (arXiv 2305.07922), section 3.1; its published code, whose 16B has 16,493,680,640
-    """
-    if c.data.get("architectures") and not c.class_ends("CodeT5pEncoderDecoderModel"):
-        c.fault("architectures[0]", c.data["architectures"], "CodeT5pEncoderDecoderModel", "both stacks are read")
-    c.ignore("architectures", "is_encoder_decoder", "tie_word_embeddings", "decoder_start_token_id")
-    halves = {}
-    for name, cls in (("encoder", "GPTJModel"), ("decoder", "GPTJForCausalLM")):
-        table = c.data.get(name)
-        c.ignore(name)
-        given = table if isinstance(table, Mapping) else {}
-        if given.get("model_type") != "codet5p_module":
-            c.fault(name, table if name in c else ABSENT, "an object of the model type codet5p_module")
-        outer = ("architectures", "model_type", "is_decoder", "add_cross_attention", "cross_attention_hidden_size")
-        config = {key: value for key, value in given.items() if key not in outer}
-        inner = Config(config | {"architectures": [cls]}, "gptj", f"{name}.", c, partial=True)
-        for key in outer[2:4]:
-            if given.get(key, False) is not (name == "decoder"):
-                inner.fault(key, given.get(key, ABSENT), str(name == "decoder").lower())
-        if name == "decoder" and (width := given.get("cross_attention_hidden_size")) is not None:
-            inner.fault("cross_attention_hidden_size", width, "null", "its code only attends to its own width")
-        halves[name] = reader("gptj")(inner)
-    encoder, decoder = (without(half, "kind", "context") for half in halves.values())
-    encoder["embedding"] = {**encoder.get("embedding", {}), "shared": False}
-    n, plain = decoder["n_layers"], ["attention", "feed_forward"]
-    kinds = {"plain": {"parts": plain}, "last": {"parts": ["attention", "cross_attention", "feed_forward"]}}
-    named = ["plain"] * (n - 1) + ["last"]
-    decoder = layered(decoder, (named, {kind: kinds[kind] for kind in set(named)}))
-    decoder["projected"] = encoder["d_model"] != decoder["d_model"]
-    return {"kind": "encoder-decoder", "encoder": encoder, "decoder": decoder}

@@ -1,5 +1,5 @@
 """Encoder–decoders with a config for each stack: transformers' generic pairs; T5Gemma 2, whose self- and
-cross-attention share a softmax; Pix2Struct, with an encoder of image patches.
+cross-attention share a softmax.
 """
 
 from __future__ import annotations
@@ -109,38 +109,6 @@ def t5gemma2(c: Config) -> Raw:
         "decoder": _merged(target, decoder),
     }
     return raw | describe_towers(outer, text, encoder)
-
-
-def pix2struct(c: Config) -> Raw:
-    """T5's layers over image patches with row and column embeddings, and T5's decoder (arXiv 2210.03347)."""
-    require_pair(c)
-    c.count("decoder_start_token_id", default=0)
-    tied = c.flag("tie_word_embeddings", default=False)
-    c.head_of("lm")
-    vision, text = (c.nested(f"{key}_config", f"pix2struct_{key}_model", {}) for key in ("vision", "text"))
-    patch, rows = vision.size("patch_embed_hidden_size", default=768), vision.size("seq_len", default=4096)
-    d, names = vision.size("hidden_size"), ("num_attention_heads", "num_hidden_layers")
-    encoder: Raw = {"n_layers": vision.layers(names[1]), "positions": {"form": "none"}, "embedding": {"shared": False}}
-    encoder["attention"] = {"n_heads": vision.size(names[0]), "d_head": vision.size("d_kv", default=64)}
-    encoder["around"] = [leaf("patches", "linear", patch, d, kind="embedding")]
-    encoder["around"] += [leaf(name, "table", rows, d, kind="embedding") for name in ("rows", "columns")]
-    decoder = text.widths("encoder-decoder", n_layers=("num_layers", names[1]))
-    heads, width = text.size("num_heads", names[0]), text.size("d_kv", default=64)
-    if heads * width != decoder["d_model"]:
-        text.fault("d_kv", width, f"hidden_size / num_heads = {decoder['d_model']:,} / {heads:,}")
-    if d != decoder["d_model"]:
-        vision.fault("hidden_size", d, f"{decoder['d_model']:,}, the text's width")
-    decoder["attention"] = {"n_heads": heads, "d_head": width}
-    buckets = text.size("relative_attention_num_buckets", default=32)
-    distance = text.size("relative_attention_max_distance", default=128)
-    decoder["positions"] = {"form": "relative", "buckets": buckets, "distance": distance}
-    for half, config in ((encoder, vision), (decoder, text)):
-        half["attention"]["scale"] = 1.0
-        act = config.activation("dense_act_fn", default="gelu_new")
-        half["feed_forward"] = {"d_ff": config.size("d_ff"), "gated": True, "activation": act}
-        half["norm"] = {"form": "rms", "eps": config.real("layer_norm_eps", "layer_norm_epsilon", default=1e-6)}
-    c.note("--source is the number of image patches, at most 2,048 in the published model")
-    return {"kind": decoder.pop("kind"), "d_model": d, "head": {"tied": tied}, "encoder": encoder, "decoder": decoder}
 
 
 def _table(c: Config, key: str, model_type: str) -> Config:

@@ -1,4 +1,4 @@
-"""Older encoders: XLNet, MobileBERT, and encoders with block-sparse or window attention."""
+"""MobileBERT, and encoders with block-sparse or window attention."""
 
 from __future__ import annotations
 
@@ -6,49 +6,9 @@ from typing import Any
 
 from txcalc.sources.huggingface.config import Config, Raw, layered
 from txcalc.sources.huggingface.encoder import bert_like
-from txcalc.sources.huggingface.leaf_list import Leaves, leaf, leaf_stack, matrix, of_kind
+from txcalc.sources.huggingface.leaf_list import Leaves, leaf, leaf_stack, of_kind
 from txcalc.sources.huggingface.seq2seq import bart_like, t5
 from txcalc.sources.spec import Wrong, size
-
-
-def xlnet(c: Config) -> Raw:
-    """Post-norm layers with relative attention: scores with keys and with projected distances; only the content stream
-    is counted."""
-    c.require_single_stack()
-    c.summary_activation("tanh")
-    d, n = c.size("d_model", "hidden_size"), c.layers("n_layer", "num_hidden_layers")
-    raw: Raw = {"kind": "encoder", "d_model": d, "n_layers": n, "vocab_size": c.size("vocab_size", "n_token")}
-    h = c.size("n_head", "num_attention_heads")
-    c.divides(h, d, "n_head", "d_model")
-    w = max(1, d // h)
-    c.require_value(w, "d_head", why="its class computes d_model / n_head")
-    leaves = [matrix(name, d, d) for name in "qkv"]
-    leaves += [matrix("distances", d, d, at=[2, 0, 1]), leaf("biases", "held", 5 * d)]
-    leaves += [leaf("core", "attention", h, w, w, bias=False), leaf("far", "scores", h, w, keys=[2, 0, 1])]
-    leaves += [matrix("o", d, d)]
-    return raw | {
-        "pieces": {"leaves": of_kind("attention", [*leaves, leaf("attention_sum", "sum", d)])},
-        "layer": {"layer": {"parts": ["pieces", "feed_forward"]}},
-        "feed_forward": c.mlp("d_inner", act_names=("ff_activation",)),
-        "norm": c.layer_norm("layer_norm_eps", eps=1e-12, place="post"),
-        "positions": {"form": "none"},
-        "around": [leaf("mask", "held", d, kind="embedding")],
-        "head": _xlnet_head(c),
-    }
-
-
-def _xlnet_head(c: Config) -> Raw:
-    """XLNet's heads: a language-model head with a bias, or a classifier with a layer before it."""
-    form = c.head_of("lm", "none", "sequence", "token", "choice", "question")
-    if form == "lm":
-        tied = c.flag("tie_word_embeddings", default=True)
-        return {"form": "masked-lm", "plain": True, "tied": tied, "bias": True}
-    c.ignore("tie_word_embeddings")
-    if form == "none":
-        return {"form": "none"}
-    c.check_simple_answers(form)
-    act = c.summary_activation("tanh") if form in ("sequence", "choice") else None
-    return c.classifier(form) | ({"transform": act} if act else {})
 
 
 def mobilebert(c: Config) -> Raw:

@@ -152,48 +152,6 @@ def openai_privacy_filter(c: Config) -> Raw:
     return c.decoder(raw, attention, mixed=mixed, theta=150000.0, head=head) | {"kind": "encoder"}
 
 
-def hrm_text(c: Config) -> Raw:
-    """Two stacks that run repeatedly with shared weights: `H_cycles` times, the low stack runs `L_cycles` times on the
-    sum of both streams, then the high stack once. Norms have no weights, attention has a gate."""
-    raw = c.stack()
-    d = raw["d_model"]
-    low, high = c.size("L_cycles", default=3), c.size("H_cycles", default=2)
-    n = c.size("num_layers_per_stack", default=None, null=None)
-    if n is None:  # only configs that transformers wrote have it
-        n = raw["n_layers"]
-    elif raw["n_layers"] != n * high * (low + 1):
-        c.note("num_hidden_layers has no effect: num_layers_per_stack gives the number of layers")
-    heads, width = c.size("num_attention_heads"), c.size("head_dim", default=128)
-    c.divides(heads, d, "num_attention_heads", "hidden_size")
-    c.rotary(width)
-    c.require_value(heads, "num_key_value_heads", why="transformers' class has as many as query heads")
-    q, bias, ffn_bias = heads * width, c.flag("attention_bias", default=False), c.flag("mlp_bias", default=False)
-    ff, act = c.size("intermediate_size"), c.activation("hidden_act", default="silu")
-    if c.flag("prefix_lm", default=True):
-        c.note("attention is bidirectional within the prompt; masked FLOPs count it as causal")
-    c.note(f"its stacks run {high * low:,} and {high:,} times; training counts gradients of all runs")
-
-    def layer() -> Leaves:
-        leaves = [norm_leaf("attention", d, "rms_again")]
-        leaves += [_matrix(name, d, q, bias) for name in ("q", "k", "v", "gate")]
-        leaves += [leaf("gate_sigmoid", "sigmoid", q, kind="attention")]
-        leaves += [leaf("rotary", "rotary", 2 * heads, width)]
-        leaves += [leaf("core", "causal", heads, width, width, bias=False, kind="attention"), _matrix("o", q, d, bias)]
-        leaves += [leaf("attention_sum", "sum", d), norm_leaf("fed", d, "rms_again")]
-        leaves += [_matrix(name, d, ff, ffn_bias, kind="feed_forward") for name in ("gate_up", "up")]
-        leaves.append(leaf("activation", act, ff, kind="feed_forward"))
-        return [*leaves, _matrix("down", ff, d, ffn_bias, kind="feed_forward"), leaf("fed_sum", "sum", d)]
-
-    around = [leaf("low_start", "held", d)]
-    runs = {"low": high * low, "high": high}
-    for name, times in runs.items():
-        around += [leaf(f"{name}_input", "sum", d, runs=times)]
-        around += [norm_leaf(name, d, "rms_again", runs=times)]
-    kinds = {name: [item | {"runs": times} for item in layer()] for name, times in runs.items()}
-    raw |= {"n_layers": 2 * n, "around": around, "head": c.lm_head(tied=False)}
-    return leaf_stack(raw, kinds, ["low"] * n + ["high"] * n)
-
-
 def inkling_text(c: Config) -> Raw:
     """Short convolutions after keys, values and every branch; relative position biases, a token-dependent combination
     of a learned bank; a router that also weighs the shared experts."""

@@ -1,4 +1,4 @@
-"""Encoders whose code is published with the weights: descendants of BERT, ViT and CLIP."""
+"""Encoders whose code is published with the weights: descendants of BERT and CLIP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, Raw, layered
 from txcalc.sources.huggingface.encoder import bert_like, encoder
 from txcalc.sources.huggingface.image_text import clip_vision_model, config_of
-from txcalc.sources.huggingface.leaf_list import attention_leaves, ffn_leaves, leaf, matrix, of_kind
+from txcalc.sources.huggingface.leaf_list import leaf, matrix, of_kind
 from txcalc.sources.huggingface.rotary_encoders import gte
 from txcalc.sources.huggingface.seq2seq import cross_attention_params
 
@@ -189,43 +189,3 @@ def _with_fusion(c: Config, raw: Raw, first: int) -> Raw:
     layers = max(0, raw["n_layers"] - first)
     idle = layers * cross_attention_params(raw["d_model"], c.size("encoder_width"))
     return c.with_idle(raw, idle, f"the branches of cross-attention to images in {layers:,} layers")
-
-
-def nomic_vision(c: Config) -> Raw:
-    """NomicBERT's layers over an image, pre-norm, with attention pooling by one query.
-
-    Source   Nussbaum et al. 2024 (arXiv 2406.18587), section 3; its published code
-    """
-    if c.text("activation_function", default="gelu_new") != "swiglu":
-        c.fault("activation_function", c.data.get("activation_function", ABSENT), "'swiglu'")
-    if not c.flag("prenorm", default=False):
-        c.fault("prenorm", c.data.get("prenorm", ABSENT), "true", "only pre-norm is supported")
-    without = ["causal", "layer_scale", "learned_pos_embedding", "mask_token", "no_cls_token", "no_embed_class"]
-    without += ["parallel_block", "sinusoidal_pos_embedding", "use_rms_norm"]
-    c.require_value(False, *without, why="the published model has this value")
-    c.ignore("architectures", "vocab_size")
-    d, heads, side, patch = c.size("n_embd"), c.size("n_head"), c.size("img_size"), c.size("patch_size")
-    c.divides(heads, d, "n_head", "n_embd")
-    c.divides(patch, side, "patch_size", "img_size")
-    ff = -(-int(c.real("n_inner", default=8 * d / 3)) // 256) * 256
-    first, last = (c.flag(f"mlp_fc{i}_bias", default=True) for i in (1, 2))
-    if first != last or not c.flag("patch_embed_bias", default=True):
-        c.fault("mlp_fc2_bias", last, "as mlp_fc1_bias, and patch_embed_bias true", "other biases are not supported")
-    bias, w = c.flag("qkv_proj_bias", default=True), max(1, d // heads)
-    query: Raw = {"at": [0, 1, 1]}
-    pooled = [leaf("pool_query", "held", d, kind="attention")]
-    pooled += attention_leaves("pool_", d, heads, w, keys=[1, 0, 1], bias="qkvo" * bias, **query)
-    pooled += ffn_leaves("pool_feed_forward", d, ff, "silu", bias=first, gated=True, **query)
-    ffn: Raw = {"d_ff": ff, "gated": True, "activation": "silu", "bias": first}
-    return {
-        "kind": "vision",
-        "d_model": d,
-        "n_layers": c.layers("n_layer"),
-        "attention": {"n_heads": heads, "n_kv_heads": heads, "d_head": w, "bias": bias},
-        "feed_forward": ffn | {"inner_norm": c.flag("norm_mlp", default=False)},
-        "norm": c.layer_norm("layer_norm_epsilon", eps=1e-5) | {"final": False},
-        "positions": {"form": "learned"},
-        "vision": {"image": side, "patch": patch, "channels": c.size("num_channels", default=3)},
-        "around": pooled,
-        "head": {"form": "none"},
-    }

@@ -10,10 +10,9 @@ from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.families import READERS, WHOLES, reader
 from txcalc.sources.huggingface.heads import class_of
 from txcalc.sources.huggingface.keys import bare, printable
-from txcalc.sources.huggingface.leaf_list import attention_leaves, ffn_leaves, leaf, norm_leaf
+from txcalc.sources.huggingface.leaf_list import leaf
 from txcalc.sources.huggingface.multimodal import LANGUAGE_ONLY, note_towers
 from txcalc.sources.huggingface.tower_registry import TOWER_PLANS, describe_towers
-from txcalc.sources.huggingface.tower_types import count_params
 from txcalc.sources.huggingface.transformers_metadata import is_neutral
 
 
@@ -71,12 +70,7 @@ def language(c: Config) -> Raw:
 
 
 def inside(
-    c: Config,
-    key: str,
-    read_inner: Callable[[Config], Raw],
-    *classes: str,
-    counted: str = LANGUAGE_ONLY,
-    unrelated: Collection[str] = (),
+    c: Config, key: str, read_inner: Callable[[Config], Raw], *classes: str, unrelated: Collection[str] = ()
 ) -> Raw:
     """The language model in the table `key`. Sizes at the top level must repeat that table's, except for the keys
     `unrelated`, which have another meaning."""
@@ -96,7 +90,7 @@ def inside(
         if isinstance(text.get(name), int) and not free and text[name] != value:
             c.fault(name, value, f"{text[name]}, the value of {key}.{printable(name)}")
     c.ignore(*c.data)
-    return _with_towers(c, inner, raw, counted)
+    return _with_towers(c, inner, raw)
 
 
 def ultravox(c: Config) -> Raw:
@@ -106,44 +100,6 @@ def ultravox(c: Config) -> Raw:
     if isinstance(adapted, Mapping) and adapted.get("r") != 0:
         c.fault("text_model_lora_config", adapted, "null, or r = 0", "adapters in the language model are not supported")
     return language(c)
-
-
-def flamingo(c: Config) -> Raw:
-    """Otter's Flamingo: before every n-th layer of a language model, gated cross-attention to 64 latents of an image
-    and a gated feed-forward.
-
-    Source   Alayrac et al. 2022 (arXiv 2204.14198), section 2.2
-    """
-    d_source = 1024
-    if vision := c.table("vision_config"):
-        vision.require_value(d_source, "hidden_size", why="the published code reads image features of this width")
-        vision.ignore(*vision.data)
-    return _flamingo(c, d_source, 4, "text_config", ("llama", "mpt"), "flamingo", "otter")
-
-
-def infimm(c: Config) -> Raw:
-    """InfiMM: Flamingo's layers in Mistral, by its published code."""
-    vision = c.table("visual")
-    d_source = vision.size("width") if vision else 1
-    if vision:
-        vision.ignore(*vision.data)
-    else:
-        c.fault("visual", c.data.get("visual", ABSENT), "an object, the tower's config")
-    return _flamingo(c, d_source, 2, "language", ("mistral",), "infimmzephyrmodel")
-
-
-def _flamingo(c: Config, d_source: int, default: int, key: str, texts: tuple[str, ...], *classes: str) -> Raw:
-    """A language model with Flamingo's gated layers before every n-th layer, by default the `default`-th; image
-    features are `d_source` wide."""
-    period = c.size("cross_attn_every_n_layers", default=default)
-    counted = "the language model and its gated layers are"
-    raw = inside(c, key, lambda inner: _read_text(inner, texts), *classes, counted=counted)
-    if c.faults:
-        return raw
-    d, number = raw["d_model"], raw["n_layers"] // period
-    layer = [norm_leaf("attention", d), *attention_leaves("", d, 8, 64, d_source=d_source, keys=[0, 64, 1], bias="")]
-    layer += [*ffn_leaves("mlp", d, 4 * d, "gelu", bias=False), leaf("gates", "held", 2)]
-    return c.with_idle(raw, number * count_params(layer), "the gated layers that attend to an image")
 
 
 def xgenmm(c: Config) -> Raw:
@@ -238,10 +194,10 @@ def internlmxcomposer2(c: Config) -> Raw:
     return language_only(c, raw, "the language model and its adapters are")
 
 
-def _with_towers(c: Config, text: Config, raw: Raw, counted: str = LANGUAGE_ONLY) -> Raw:
+def _with_towers(c: Config, text: Config, raw: Raw) -> Raw:
     """Add the towers if they are supported, else the note of `language_only`."""
     if c.faults or c.model_type not in TOWER_PLANS:
-        return language_only(c, raw, counted)
+        return language_only(c, raw)
     return raw | describe_towers(c, text, raw)
 
 

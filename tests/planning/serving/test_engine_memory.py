@@ -88,7 +88,7 @@ def test_llama_cpps_compute_buffer(name: str, version: str, mib: float) -> None:
 
 def test_versions() -> None:
     """The newest before the one asked for, of a series the last."""
-    asked = {"": "0.21", "@0.10.1": "0.9.1", "@0.9": "0.9.1", "@0.9.0": "0.9.0", "@0.11": "0.11.1", "@0.11.0": "0.11.0"}
+    asked = {"": "0.28", "@0.10.1": "0.9.1", "@0.9": "0.9.1", "@0.9.0": "0.9.0", "@0.11": "0.11.1", "@0.11.0": "0.11.0"}
     assert {at: str(profile(f"vllm{at}")) for at in asked} == {at: f"vLLM {known}" for at, known in asked.items()}
     assert profile("none") is None
     with pytest.raises(UnknownName, match="did you mean vllm"):

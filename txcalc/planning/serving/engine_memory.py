@@ -63,22 +63,16 @@ class EngineMemory(Struct, frozen=True, dict=True):
     @property
     def score_bytes(self) -> int:
         """Bytes that each attention score of a prompt moves through memory; 0 with flash attention."""
-        return int(self.profile.numbers.get("score_bytes_cublas" if self.widened else "score_bytes", 0))
+        return int(self.profile.numbers.get("score_bytes_cublas" if self.of_vendor("widened") else "score_bytes", 0))
 
-    @property
-    def widened(self) -> int:
-        """Tokens of a step from which weights are converted to 16 bits for cuBLAS; 0: never."""
-        return int(self.profile.numbers.get("widened", {}).get(self.accelerator.vendor, 0))
+    def of_vendor(self, key: str) -> int:
+        """A number of the version for cards of a vendor; 0: there is none.
 
-    def attention_kernels(self, grouped: bool) -> int:
-        """Kernels launched for a decode step's attention where it is unfused; 0: fused into one."""
-        key = "grouped_kernels" if grouped else "attention_kernels"
+        attention_kernels   launched for a decode step's attention where it is unfused; `grouped_kernels`: if grouped
+        score_flops         the least of a decode step's score, if a thread group starts for each key and query head
+        widened             tokens of a step from which weights are converted to 16 bits for cuBLAS
+        """
         return int(self.profile.numbers.get(key, {}).get(self.accelerator.vendor, 0))
-
-    @property
-    def score_flops(self) -> int:
-        """The least FLOPs of a decode step's score, if a thread group starts for each key and query head; else 0."""
-        return int(self.profile.numbers.get("score_flops", {}).get(self.accelerator.vendor, 0))
 
     @property
     def in_flight(self) -> int:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from txcalc.ledger import Entry, walk
 from txcalc.model import MAX_TOKENS, Model
-from txcalc.num import Num, ceil_div
+from txcalc.num import ceil_div
 from txcalc.parts.part import Leaf
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout
@@ -48,6 +48,7 @@ class RankBytes:
     """Memory of one accelerator of a stage: the bytes that do not depend on the load, and those of each sequence.
 
     draft         the memory of a draft model on this accelerator; None: no draft
+    block         tokens of a page of the cache
     ram_weights   weights of the stage in host RAM
     ram_caches    leaves whose caches are in host RAM
     """
@@ -74,8 +75,9 @@ class RankBytes:
         self.towers_bytes = towers_bytes(model, engine, layout.tp if layout else 1, stage.first)
         self.weights_bytes += self.adapters_bytes + self.towers_bytes
         caching = [(entry, Held(entry.path, entry.leaf, entry.runs)) for entry in ledger if any(entry.cache_terms)]
+        self.block = engine.block
         if engine.memory and engine.memory.profile.rules.groups:
-            caching = _padded_groups(caching)
+            caching = self._in_groups(caching, int(engine.memory.profile.numbers.get("states", 1)))
         self.gpu_caches = [cache for entry, cache in caching if not (offload and offload.keeps(entry))]
         self.ram_caches = [cache for entry, cache in caching if offload and offload.keeps(entry)]
         self.caching = model.decodes
@@ -96,6 +98,35 @@ class RankBytes:
         self.overheads = memory.overheads(model, layout or Layout(), occupied, graphs) if memory else {}
         self.graphs = 0 if "CUDA graphs" in self.overheads else graphs  # outside the engine's memory budget
 
+    def _in_groups(self, caching: list[tuple[Entry, Held]], states: int) -> list[tuple[Entry, Held]]:
+        """Caches as vLLM stores them (v1/core/kv_cache_utils.py, platforms/interface.py).
+
+        Groups of layers with one window, or with states, have equally many layers: as many as the rarest kind has, or
+        the most frequent one if it has less than 1.5 times as many. All have pages of one size: in a model with states,
+        as many tokens as a layer's states take. A sequence keeps `states` of each.
+        """
+        work = self.model.workload(1, 1)
+        drafts = self.draft.gpu_caches if self.draft and self.draft.model is self.model.predictor else []
+        layers: Counter[object] = Counter()
+        states_bits, token_bits = dict[object, int](), 0
+        for cache in [*(cache for _, cache in caching), *drafts]:
+            layers[_kind(cache.leaf)] += cache.copies
+            bits = int(cache.leaf.cache(work).elements * self.engine.bits_cached(cache.leaf))
+            if cache.leaf.cache_kind == "tokens":
+                token_bits = max(token_bits, bits)
+            else:
+                states_bits[_kind(cache.leaf)] = bits
+        least, most = min(layers.values(), default=1), max(layers.values(), default=1)
+        size = most if 2 * most < 3 * least else least
+        if token_bits:
+            self.block = max(self.block, 16 * ceil_div(sum(states_bits.values()), 16 * token_bits))
+        padded = []
+        for entry, cache in caching:
+            pages = cache.copies + -layers.pop(_kind(cache.leaf), 0) % size
+            number = pages * (states if cache.leaf.cache_kind == "state" else 1)
+            padded.append((entry, cache._replace(padding=number - cache.copies)))
+        return padded
+
     def caches(self, context: int) -> Caches:
         """One sequence's cache at a context length."""
         work, bits_cached = self.model.workload(1, context), self.engine.bits_cached
@@ -109,7 +140,7 @@ class RankBytes:
         work, engine = self.model.workload(1, context), self.engine
         caches = self.ram_caches if in_ram else self.gpu_caches
         room = engine.window_room[0] if room is None else room
-        sizes = (cache.leaf.paged(work, engine.block, room) * (cache.copies + cache.padding) for cache in caches)
+        sizes = (cache.leaf.paged(work, self.block, room) * (cache.copies + cache.padding) for cache in caches)
         return [
             (cache, _bytes(size * engine.bits_cached(cache.leaf))) for cache, size in zip(caches, sizes, strict=True)
         ]
@@ -177,20 +208,9 @@ class RankBytes:
         return _bytes(ceil(alive[tokens, decoding] * self.engine.activation_bits))
 
 
-def _padded_groups(caching: list[tuple[Entry, Held]]) -> list[tuple[Entry, Held]]:
-    """Caches with vLLM's padding: its groups of layers with one window have equally many layers, as many as the rarest
-    window has, or the most frequent one if it has less than 1.5 times as many (v1/core/kv_cache_utils.py)."""
-    layers: Counter[Num | None] = Counter()
-    for _, cache in caching:
-        if cache.leaf.cache_kind == "tokens":
-            layers[cache.leaf.max_keys] += cache.copies
-    least, most = min(layers.values(), default=1), max(layers.values(), default=1)
-    size = most if 2 * most < 3 * least else least
-    padded = []
-    for entry, cache in caching:
-        missing = -layers.pop(cache.leaf.max_keys, 0) % size if cache.leaf.cache_kind == "tokens" else 0
-        padded.append((entry, cache._replace(padding=missing)))
-    return padded
+def _kind(leaf: Leaf) -> object:
+    """What layers of one of vLLM's groups have in common: the window, or the type of the state."""
+    return leaf.max_keys if leaf.cache_kind == "tokens" else type(leaf)
 
 
 def towers_bytes(model: Model, engine: EngineConfig, tp: int, stage: int) -> int:

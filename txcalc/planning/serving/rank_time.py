@@ -372,7 +372,7 @@ class RankTime:
 
     def _widened(self, leaf: _Leaf, ask: LeafLoad) -> _Leaf:
         """A product of many rows, whose weights are first converted to fp16 and which accumulates in fp16."""
-        from_ = self.engine.memory.widened if self.engine.memory else 0
+        from_ = self.engine.memory.of_vendor("widened") if self.engine.memory else 0
         if not from_ or ask.tokens < from_:
             return leaf
         wide = 2.0 * ask.inputs * ask.outputs
@@ -387,9 +387,9 @@ class RankTime:
         refers to: a score costs at least a softmax, and a group of threads where the kernel starts one for it."""
         curve = self.kernels.curve("attention", core.name)
         memory = self.engine.memory if core.decodes else None
-        many = memory.attention_kernels(core.grouped) if memory else 0
+        many = memory.of_vendor("grouped_kernels" if core.grouped else "attention_kernels") if memory else 0
         start = runs * (many * self.efficiency.launch_s or curve.start_s + curve.depth_s * core.depth)
-        least = max(curve.score, memory.score_flops if memory else 0)
+        least = max(curve.score, memory.of_vendor("score_flops") if memory else 0)
         return curve, start, self.core / max(1.0, least / core.score)
 
     def _transfers(self, work: Workload, head: bool) -> Iterator[Cost]:

@@ -113,7 +113,7 @@ def test_values_of_the_list_are_in_the_units_of_their_headings() -> None:
     assert Fraction(found["memory GiB"]) * 2**30 == hardware.load("h100-sxm").memory
     assert (found["GB/s"], found["bf16 TFLOP/s"], found["link GB/s"], found["W"]) == ("3350", "989", "450", "700")
     header, row = csv.reader(io.StringIO(as_csv(txcalc.presets("rtx-4090", hardware=True).report())))
-    assert row[header.index("bf16 TFLOP/s")] == "165.15" and row[header.index("link GB/s")] == "8"
+    assert row[header.index("bf16 TFLOP/s")] == "165.15" and row[header.index("link GB/s")] == "32"
 
 
 def test_what_is_not_known_is_refused_when_it_is_needed() -> None:

@@ -15,10 +15,10 @@ from txcalc.units import parse_bytes, parse_rate
 
 # What a short name means (the form that most people rent or hold), and the names that drivers print.
 SHORT: dict[str, str] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
-# Words of a driver's name for a card that a preset's name leaves out: "NVIDIA RTX 6000 Ada Generation".
+# Words that a preset's name leaves out: of drivers ("NVIDIA RTX 6000 Ada Generation"), of machines ("Mac mini M4").
 WITHOUT = re.compile(
     r"\b(nvidia|amd|apple|google|intel|geforce|radeon|instinct|tesla|generation|graphics|oam|"
-    r"(server|workstation) edition)\b"
+    r"(server|workstation) edition|imac|mac[ -]?(mini|studio|book[ -](air|pro)))\b"
 )
 _NUMBERS = r"\s*([\d.]+)\s*([a-z]*)\s*@\s*([\d.]+)\s*([a-z]*)(?:/s)?\s*(?:@\s*([\d.]+)\s*([a-z/]*)\s*)?"
 

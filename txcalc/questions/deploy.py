@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, load as load_accelerator
 from txcalc.model import Model
+from txcalc.planning.machine import NODE
 from txcalc.planning.serving import points, traffic
 from txcalc.planning.serving.deployment import FewestGpus, Plan, Planner, with_offload
 from txcalc.planning.serving.engine import CHUNK, EngineConfig, engine as engine_config, on_accelerator, parse_reserve
@@ -28,7 +29,7 @@ from txcalc.planning.serving.engine_profiles import (
     unsupported,
 )
 from txcalc.planning.serving.offload import OffloadRequest, parse_offload
-from txcalc.planning.serving.sizing import arrange, fewer_users, rentable
+from txcalc.planning.serving.sizing import arrange, rentable
 from txcalc.planning.serving.speed import Serving, check_budget, most_users, serve
 from txcalc.questions import deployment, options as o, phrases
 from txcalc.questions.answers import Answer, ModelInfo, Result
@@ -375,8 +376,8 @@ def deploy(
     gpu: Annotated[
         str | Accelerator | Sequence[str | Accelerator],
         o.GPU.with_help(
-            "Without N: the fewest that serve the load within the limits. With a price per GPU-hour: h100-sxm:8@2.5. "
-            "Repeatable.",
+            "Without N: the fewest that serve the load within the limits (in a comparison without a load, the cheapest "
+            "per token). With a price per GPU-hour: h100-sxm:8@2.5. Repeatable.",
             value="NAME[:N][@PRICE]",
             repeats=True,
         ),
@@ -494,7 +495,7 @@ def deploy(
     deployments, errors = list[Deploy | Refusal](), dict[str, InputError]()
     for model, kind, number, each in pairs:
         try:
-            deployments.append(scenario.answer(model, kind, number, each))
+            deployments.append(scenario.compared(model, kind, number, each))
         except InputError as error:
             deployments.append(Refusal(model.name, kind.name, str(error)))
             errors[str(error)] = error
@@ -599,8 +600,10 @@ class Scenario(Struct, frozen=True, kw_only=True):
         plan = self._plan(planner, context, gpus)
         serving, fewer, unknown = None, None, ""
         try:
-            if smaller := None if plan.best.fits else fewer_users(plan, self.request, self.fixed, self.limits):
-                fewer = serve(smaller, replace(self.request, rate=None), price, self.limits)
+            if not plan.best.fits and (most := max(choice.max_concurrency for choice in plan.choices)):
+                closed, number = replace(self.request, rate=None), plan.best.layout.gpus
+                smaller = arrange(planner, closed, context, most, number, self.fixed, self.limits)
+                fewer = serve(smaller, closed, price, self.limits)  # the most users that fit
             if plan.best.serves and (plan.best.fits or not self.disaggregated):
                 serving = self._serve(plan, gpus, price)
         except InputError as error:
@@ -608,6 +611,18 @@ class Scenario(Struct, frozen=True, kw_only=True):
                 raise
             unknown = f"{error}{_single_stream(plan)}"
         return self._deployment(plan, serving, fewer, unknown, single_plan)
+
+    def compared(self, model: Model, kind: Accelerator, gpus: int | None, price: float | None) -> Deploy:
+        """A deployment beside others. Without a load and a number of GPUs, more GPUs of a node are tried while their
+        tokens cost less: the fewest that hold a model may have no room for users."""
+        best, most = self.answer(model, kind, gpus, price), min(kind.node or NODE, NODE)
+        counts = rentable(best.layout.gpus + 1, self.fixed, kind.node) if self.without_load and gpus is None else []
+        for number in (n for n in counts if n <= most):
+            more = self.answer(model, kind, number, price)
+            if _cost(more) >= 0.99 * _cost(best):
+                break
+            best = more
+        return best
 
     def _engine(self, model: Model, kind: Accelerator, context: int) -> EngineConfig:
         """The engine on an accelerator. Errors: `InputError` for a format that it does not have there."""

@@ -585,7 +585,7 @@ def _point(serving: Serving, at: OperatingPoint, simulated: Simulated | None = N
         "decode_tokens_per_s_gpu": at.decode_tokens_per_s_gpu if decodes else None,
         "prompt_tokens_per_s_gpu": at.prompt_tokens_per_s_gpu,
         "steady": _steady(at, serving.prompt, at.steady, decodes, simulated),
-        "joules_per_token_at_most": None if watts is None or not decodes else at.joules_per_token(watts),
+        "joules_per_token_at_most": None if watts is None or not decodes else watts / at.tokens_per_s_gpu,
         "max_watts": None if watts is None else gpus * watts,
         "within_limits": _within_limits(serving, at),
         **costs,

@@ -404,10 +404,14 @@ def _options(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | N
     return lines
 
 
+VLLM = CommandStyle(
+    "name each adapter: --lora-modules NAME=PATH …", _vllm, "vLLM 0.33", _vllm_weights, without_towers=True
+)
+LLAMA_CPP = CommandStyle(
+    "name each adapter: --lora FILE", llama_server, "llama.cpp 00dc805", gguf_file, without_towers=True, one_copy=True
+)
 ENGINES = {
-    "vllm": CommandStyle(
-        "name each adapter: --lora-modules NAME=PATH …", _vllm, "vLLM 0.33", _vllm_weights, without_towers=True
-    ),
+    "vllm": VLLM,
     "sglang": CommandStyle(
         "name each adapter: --lora-paths NAME=PATH …", _sglang, "SGLang 0.5.23", _sglang_weights, gathers=False
     ),
@@ -419,23 +423,11 @@ ENGINES = {
         gathers=True,
         one_copy=True,
     ),
-    "dynamo": CommandStyle(
-        "each adapter is loaded by the workers' own API (DYN_LORA_ENABLED=true)",
-        None,
-        "vLLM 0.33",
-        _vllm_weights,
-        runs="vllm",
-        without_towers=True,
+    "dynamo": VLLM._replace(
+        adapters="each adapter is loaded by the workers' own API (DYN_LORA_ENABLED=true)", write=None, runs="vllm"
     ),
-    "llama.cpp": CommandStyle(
-        "name each adapter: --lora FILE",
-        llama_server,
-        "llama.cpp 00dc805",
-        gguf_file,
-        without_towers=True,
-        one_copy=True,
-    ),
-    "ollama": CommandStyle(
-        "", modelfile, "Ollama 071c82b", gguf_path, runs="llama.cpp", without_towers=True, one_copy=True
+    "llama.cpp": LLAMA_CPP,
+    "ollama": LLAMA_CPP._replace(
+        adapters="", write=modelfile, version="Ollama 071c82b", weights=gguf_path, runs="llama.cpp"
     ),
 }

@@ -234,10 +234,6 @@ class OperatingPoint(Throughput):
         """Cost of prefill per million prompt tokens, at a price per GPU-hour."""
         return price / 3600 * 1e6 / self.prompt_tokens_per_s_gpu
 
-    def joules_per_token(self, watts: int) -> float:
-        """Joules per answer token, prefill included, if every GPU draws `watts`."""
-        return watts / self.tokens_per_s_gpu
-
 
 class Timer:
     """Computes the points of a deployment, and caches what points of one layout share."""

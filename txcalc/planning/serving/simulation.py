@@ -446,8 +446,8 @@ def simulated(
     load, memory = timer.request, timer.planner.engine.memory
     traffic, number, times = load.traffic, load.simulated, timer.layout_time(layout)
     if not times.caching:  # a pass is a prompt without an answer
-        passes = load.on(times, timer.context)[0]
-        traffic = traffic._replace(prompts=Lengths(passes, passes), answers=Lengths(1, 1))
+        positions = load.on(times, timer.context)[0]
+        traffic = traffic._replace(prompts=Lengths(positions, positions), answers=Lengths(1, 1))
     answers = traffic.answers
     steady = timer.steady(layout, sequences, rate)
     copies = layout.dp if rate else min(layout.dp, sequences)

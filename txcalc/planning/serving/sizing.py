@@ -111,15 +111,6 @@ def arrange(
     return Plan(planner, context, concurrency, layouts, least, rule, fixed, fewest, unsuited)
 
 
-def fewer_users(plan: Plan, request: Request, fixed: Mapping[str, int], limits: Slo) -> Plan | None:
-    """For a plan that does not fit: the plan for the most users that fit on as many accelerators; None: not one."""
-    most = max(choice.max_concurrency for choice in plan.choices)
-    if not most:
-        return None
-    closed = replace(request, rate=None)
-    return arrange(plan.planner, closed, plan.context, most, plan.best.layout.gpus, fixed, limits)
-
-
 class _Sizing:
     """The fewest accelerators for a load: layouts of ever more of them, each with its steady state."""
 

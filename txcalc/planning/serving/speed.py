@@ -92,20 +92,10 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
     def layout_time(self) -> LayoutTime:
         return self.timer.layout_time(self.chosen.layout)
 
-    def with_simulation(self) -> Serving:
-        """With a simulation of the chosen load, if it is sustainable, and its means."""
-        point, rate = self.chosen, self.request.rate
-        if not point.steady.lasts:
-            return self
-        run = simulation(self.timer, point.layout, point.sequences, rate)
-        return replace(self, chosen=self._as_simulated(point, rate), simulated=run)
-
-    def _as_simulated(self, point: OperatingPoint, rate: float | None = None) -> OperatingPoint:
-        """A sustainable point with the means of a simulation, where limits are of one."""
-        if not self.limits.simulated:
-            return point
-        run = simulation(self.timer, point.layout, point.sequences, rate)
-        return replace(point, steady=run.means(point.steady))
+    def _as_simulated(self, point: OperatingPoint) -> OperatingPoint:
+        """A closed loop with the means of a simulation, where limits are of one."""
+        run = simulation(self.timer, point.layout, point.sequences) if self.limits.simulated else None
+        return replace(point, steady=run.means(point.steady)) if run else point
 
     @cached_property
     def batches(self) -> list[OperatingPoint]:
@@ -320,8 +310,10 @@ def serve(plan: Plan, request: Request, price: float | None = None, limits: Slo 
         raise InputError("speed", ["the plan has no room for a sequence, so it has no speed"])
     timer, best = Timer.of(plan.planner, request, plan.context), plan.best.layout
     chosen = timer.point(best, plan.concurrency, request.rate, plan.best.max_concurrency)
-    serving = Serving(plan, timer, price, limits, chosen)
-    return serving.with_simulation() if limits.simulated else serving
+    if not limits.simulated or not chosen.steady.lasts:
+        return Serving(plan, timer, price, limits, chosen)
+    run = simulation(timer, best, chosen.sequences, request.rate)
+    return Serving(plan, timer, price, limits, replace(chosen, steady=run.means(chosen.steady)), run)
 
 
 def within(timer: Timer, choice: LayoutCapacity, limits: Slo) -> int:

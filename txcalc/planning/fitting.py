@@ -119,14 +119,14 @@ class FormatFits:
         self.known: dict[Layout, tuple[str, list[RankBytes], int]] = {}
 
     def on(self, card: CardSet) -> ModelFit:
-        """The fit on a set of accelerators: tensor parallel if their link is known, else, and in llama.cpp, split by
-        layers; the other way if the model does not allow the first."""
+        """The fit on a set of accelerators: tensor parallel if their link is known, else split by layers; the other way
+        if the model does not allow the first. llama.cpp splits by layers alone."""
         model, engine, offload, kind = self.model, self.engine, self.engine.offload, card.accelerator
         host = offload.host if offload else None
         name = engine.weights.name
         try:
-            tensor_parallel = bool(kind.link) and not (engine.memory and engine.memory.profile.rules.stages)
-            layout = self._supported(_split(self.sharding, card.number, tensor_parallel))
+            by_layers = engine.memory is not None and engine.memory.profile.rules.stages
+            layout = self._supported(_split(self.sharding, card.number, bool(kind.link), by_layers))
         except InputError as error:
             return ModelFit.refusal(model, name, engine.weights_name, card.name, self.length, str(error))
         text, ranks, needed = self.known[layout]
@@ -175,11 +175,11 @@ class FormatFits:
         raise refused
 
 
-def _split(sharding: Sharding, number: int, linked: bool) -> Iterator[Layout]:
+def _split(sharding: Sharding, number: int, linked: bool, by_layers: bool) -> Iterator[Layout]:
     """Layouts of a model on `number` accelerators, best first. Errors: `InputError` if there is none."""
     # tensor parallel, with expert parallelism, and by layers; without a link in reverse order
     ways = [Layout(tp=number), *[Layout(tp=number, ep=number)] * sharding.has_experts, Layout(pp=number)]
-    best, *fallbacks = ways if linked else ways[::-1]
+    best, *fallbacks = [ways[-1]] if by_layers else ways if linked else ways[::-1]
     first = sharding.faults(best)
     if not first:
         yield best

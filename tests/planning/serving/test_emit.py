@@ -194,6 +194,7 @@ def test_fp8_is_quantised_on_loading_where_that_is_possible() -> None:
         (("deepseek-v3.2", "--gpu", "b200:8", "--block", "32"), "--block-size 32 ", "dynamo"),
         (("qwen3-next-80b-a3b", "--gpu", "h100:4", "--block", "1"), "--page-size 1 ", "sglang"),
         (("llama-3.1-8b", "--gpu", "h100:1", "--block", "64"), "kv_cache_config:\n  tokens_per_block: 64\n", "trtllm"),
+        (("gpt-oss-20b", "--gpu", "h100:1"), "kv_cache_config:\n  max_attention_window: [128, 8192, 128, ", "trtllm"),
         (("llama-3.1-8b", "--gpu", "h100:1", "--weights", "fp16"), "--dtype float16 ", "vllm"),
         (("gpt2", "--gpu", "l4:1"), "--dtype float32 ", "vllm"),
         (("qwen3-8b", "--gpu", "h100:1", "--context", "128k"), "refuses more than the model's 40,960 tokens", "sglang"),

@@ -103,11 +103,6 @@ class EngineConfig(Struct, frozen=True, dict=True):
     wide_states: bool = False
     windows_whole: bool = False
 
-    @property
-    def streams(self) -> bool:
-        """Whether shared experts run concurrently with the routed ones in decode."""
-        return not self.memory or self.memory.profile.rules.streams
-
     def of(self, model: Model) -> EngineConfig:
         """The settings for a draft model: its weights in the requested format, no profile, no adapters."""
         return replace(self, weights=weights_of(model, self.weights_name), memory=None, offload=None, adapters=0)
@@ -272,8 +267,9 @@ def reserve_of(memory: EngineMemory | None) -> Reserve:
     if memory is None:
         return Reserve()
     profile = memory.profile
-    source = f"{profile}'s gpu_memory_utilization" if memory.share else f"{profile} reserves none"
-    return Reserve(memory.share, 0, source)
+    share = Fraction(str(profile.numbers.get("left_alone", profile.rules.share)))
+    source = f"{profile}'s gpu_memory_utilization" if share else f"{profile} reserves none"
+    return Reserve(share, 0, source)
 
 
 def multiplies(accelerator: Accelerator, dtype: str) -> bool:

@@ -75,11 +75,6 @@ class EngineMemory(Struct, frozen=True, dict=True):
         return int(self.profile.numbers.get(key, {}).get(self.accelerator.vendor, 0))
 
     @property
-    def in_flight(self) -> int:
-        """Chunks of a prompt that the stages of a pipeline work on before all wait for the last; 0: no limit."""
-        return int(self.profile.numbers.get("in_flight", 0))
-
-    @property
     def at_once(self) -> int | None:
         """Sequences that a replica runs at once; None: the user sets it (llama.cpp's --parallel)."""
         return self.sequences or self.profile.of_card("sequences", self.large) or None
@@ -240,11 +235,6 @@ class EngineMemory(Struct, frozen=True, dict=True):
         shared = 2 * max(most, largest) * step_elements(stack) + parts + parse_bytes(table["shared"], "shared")
         size: int = ceil(nodes * table["node"]) + shared
         return size
-
-    @property
-    def share(self) -> Fraction:
-        """Default share of the visible memory that the engine does not use."""
-        return Fraction(str(self.profile.numbers.get("left_alone", self.profile.rules.share)))
 
 
 def captured_sizes(largest: int, fine: int) -> int:

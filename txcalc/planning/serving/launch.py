@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.num import ceil_div
+from txcalc.parts.cores import CachedCore
+from txcalc.parts.spans import Window
 from txcalc.planning.formats.weights import plain
 from txcalc.planning.layout import Layout
 from txcalc.planning.machine import NODE
@@ -68,7 +70,6 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
         comments.append("# the plan leaves the model's towers out, for which no flag is known here")
     if (config.gathers or config.interval > 1) and style.gathers is not config.gathers:
         raise InputError("--emit", [f"{engine} has no flag for --{'gather' if config.gathers else 'poll'}"])
-    _check_pages(plan, engine)
     cache = plan.best.fullest.rank.caches(plan.context)
     if engine == "sglang" and not config.memory and cache.algorithmic < cache.dense:
         comments.append("# SGLang caches more than the sliding windows of the plan: plan with --engine sglang")
@@ -120,6 +121,8 @@ def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
         raise InputError("--emit", [lacking])
     if not model.fixed_length and (most := model.position_limit) and plan.context > most:
         raise InputError("--emit", [f"{model.name} has positions for {most:,} tokens (--context {most})"])
+    if config.block_given:
+        _check_pages(plan, engine)
     if not plan.best.serves:
         raise InputError("--emit", [f"the plan does not fit (its {plan.best.limit}); fit tells which formats do"])
     return chosen
@@ -129,11 +132,9 @@ def _check_pages(plan: Plan, engine: str) -> None:
     """Errors: `InputError` if the engine does not start with the pages that were asked for: SGLang has hybrids in pages
     of 1 (mem_cache/mamba_radix_cache.py), vLLM selected keys in those of its kernels (design/attention_backends)."""
     model, accelerator, block = plan.planner.model, plan.planner.accelerator, plan.planner.engine.block
-    if not plan.planner.engine.block_given:
-        return
+    pages: tuple[int, ...] = (block,)
     if engine in ("llama.cpp", "ollama"):
         raise InputError("--emit", [f"{engine} has no pages for --block"])
-    pages: tuple[int, ...] = (block,)
     if engine == "sglang" and model.kind in ("hybrid", "recurrent"):
         pages = (1,)
     elif engine in ("vllm", "dynamo") and any(leaf.role == "selection" for leaf in model.root.leaves()):
@@ -382,6 +383,8 @@ def _options(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | N
     cache = [f"  dtype: {word}" for word in _cache(plan, {"fp8": "fp8", "fp4": "nvfp4"}, "trtllm-serve")]
     if engine.block_given:
         cache.append(f"  tokens_per_block: {engine.block}")
+    if windows := _windows(plan):
+        cache.append(f"  max_attention_window: {windows}")
     if cache:
         lines += ["kv_cache_config:", *cache]
     if plan.best.layout.sharing > 1:
@@ -402,6 +405,15 @@ def _options(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | N
         lines += ["lora_config:", f"  lora_target_modules: [{', '.join(ADAPTED)}]", f"  max_lora_rank: {engine.rank}"]
         lines += [f"  max_loras: {engine.adapters}", f"  max_cpu_loras: {engine.adapters}"]
     return lines
+
+
+def _windows(plan: Plan) -> list[int]:
+    """Tokens of each layer that TensorRT-LLM should cache; empty: all, its default (pyexecutor/resource_manager.py)."""
+    model, context = plan.planner.model, plan.context
+    cores = [(entry.numbers, entry.leaf.span) for entry in model.entries if isinstance(entry.leaf, CachedCore)]
+    windows = {number: span.max_keys for numbers, span in cores if isinstance(span, Window) for number in numbers}
+    kept = [min(windows.get(number, context), context) for number in range(model.n_layers)]
+    return kept if min(kept) < context else []
 
 
 VLLM = CommandStyle(

@@ -117,7 +117,7 @@ class LayoutTime:
         """Seconds in stages other than the slowest: of the last chunk and, with at most `in_flight` chunks in the
         pipeline, of one in so many before it."""
         work, number = self._chunks(prompt, cached, 1)
-        flight = self.engine.memory.in_flight if self.engine.memory else 0
+        flight = int(self.engine.memory.profile.numbers.get("in_flight", 0)) if self.engine.memory else 0
 
         def wait(i: int) -> Cost:
             times = [cost.achievable for cost in self._stages(work(i), busy, i == number - 1)]

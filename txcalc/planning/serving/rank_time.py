@@ -183,8 +183,9 @@ class RankTime:
     def _operations(self, work: Workload, head: bool, busy: float) -> Iterator[Cost]:
         """The cost of every leaf (the hot loop)."""
         sequences, bandwidth, spread = float(work.batch), self.accelerator.bandwidth, self.efficiency.spread
-        loads = self.loads_of(work, head)
-        fullest, overlapped = self._fullest(), work.decoding and self.engine.streams
+        loads, fullest = self.loads_of(work, head), self._fullest()
+        streams = self.engine.memory is None or self.engine.memory.profile.rules.streams
+        overlapped = work.decoding and streams  # shared experts run concurrently with the routed ones
         for load in loads:
             leaf, chance, copies, curve = load.leaf, load.leaf.work.chance, load.copies, load.curve
             started = 1.0

@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from txcalc import sources
-from txcalc.errors import InputError, MissingExtra, Refuted, TxcalcError, UnknownName
+from txcalc.errors import InputError, MissingExtra, Refuted, TxcalcError, UnknownName, WrongCall
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.sources import load
@@ -68,10 +68,10 @@ CLASSES = {
 
 __all__ = [
     "Accelerator", "Cluster", "Engine", "InputError", "Layout", "Ledger", "Limits", "Load", "Mfu", "MissingExtra",
-    "Model", "Parallelism", "Recipe", "RecipeOptions", "Refuted", "Run", "ServingGrid", "Speculation", "TxcalcError",
-    "UnknownName", "calibrate", "compare", "crossover", "deploy", "design", "diff", "entropy", "export", "fit",
-    "formula", "kv", "load", "measure", "measurements", "presets", "prove", "report", "scale", "show", "sweep",
-    "trace", "train", "verify",
+    "Model", "Parallelism", "Recipe", "RecipeOptions", "Refuted", "Run", "ServingGrid", "Speculation",
+    "TxcalcError", "UnknownName", "WrongCall", "calibrate", "compare", "crossover", "deploy", "design", "diff",
+    "entropy", "export", "fit", "formula", "kv", "load", "measure", "measurements", "presets", "prove", "report",
+    "scale", "show", "sweep", "trace", "train", "verify",
 ]  # fmt: skip
 __version__ = "0.2.0"
 __released__ = "2026-11-22"

@@ -105,8 +105,8 @@ class WrongCall(InputError, TypeError):
             known = list(dict.fromkeys([*known, *extra]))
             if unknown is None:
                 raise cls(name, [str(error)]) from None
-            mend = " or ".join(nearest(unknown, known)) or ", ".join(known)
-            raise cls(name, [f"no argument named {unknown!r} (did you mean {mend}?)"]) from None
+            mend = meant(nearest(unknown, known), f"arguments: {', '.join(known)}")
+            raise cls(name, [f"no argument named {unknown!r} ({mend})"]) from None
 
 
 def called(function: Callable[P, R]) -> Callable[P, R]:
@@ -154,11 +154,8 @@ def meant(near: Sequence[str], hint: str) -> str:
 
 def no_attribute(owner: object, name: str) -> AttributeError:
     """The error of an attribute that is not there, with the nearest that are."""
-    mend = (
-        ""
-        if name.startswith("_")
-        else meant(nearest(name, (key for key in dir(owner) if key[0] != "_")), "dir() lists what it has")
-    )
+    known = [key for key in dir(owner) if key[0] != "_"]
+    mend = "" if name.startswith("_") else meant(nearest(name, known), "dir() lists what it has")
     what = type(owner).__name__
     return AttributeError(f"{what} has no attribute {name!r}" + (f" ({mend})" if mend else ""), name=name, obj=owner)
 

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from txcalc.description import Description, StackSpec, as_tables
-from txcalc.errors import Fault, InputError, called, no_attribute
+from txcalc.errors import Fault, InputError, MissingExtra, called, no_attribute
 from txcalc.frames import html
 from txcalc.ledger import Ledger, walk
 from txcalc.num import Num, counted, is_array, spread, usable, whole
@@ -353,7 +353,7 @@ class Model(Struct, frozen=True, dict=True):
             del given["source"]
         sizes = {name: _length(value, decoding is not None) for name, value in given.items()}
         faults = [
-            Fault(name, value, f"a whole number from {least} to {MAX_TOKENS:,}{_several(value)}", _mend(value))
+            Fault(name, value, f"a whole number from {least} to {MAX_TOKENS:,}{_several(value)}")
             for name, value in sizes.items()
             if not _is_valid_length(value, least := LEAST[name], decoding is not None)
         ]
@@ -406,7 +406,7 @@ class Model(Struct, frozen=True, dict=True):
         the `conventions` of `workload`: logits, mla, keep_scores, decoding. `dtype` is of weights and activations,
         `kv_dtype` of the cache.
 
-        For arrays of lengths the figures are arrays of exact Python integers.
+        For lists and arrays of lengths the figures are arrays of exact Python integers.
 
         >>> import txcalc
         >>> txcalc.load("gpt2").ledger(batch=8, tokens="1k").total("flops")
@@ -528,6 +528,12 @@ def _length(value: object, unchecked: bool) -> Any:
             return parse_tokens(value)
         except InputError:
             return value
+    if isinstance(value, list | tuple):
+        try:
+            import numpy
+        except ImportError:
+            raise MissingExtra("a list of lengths", "numpy", "sweep") from None
+        value = numpy.array([_length(item, unchecked) for item in value], dtype=object)
     return value if unchecked else counted(value)
 
 
@@ -537,11 +543,6 @@ def _is_valid_length(value: Any, least: int, unchecked: bool) -> bool:
     if unchecked or not is_array(value):
         return usable(value) and not (whole(value) and not least <= value <= MAX_TOKENS)
     return bool(value.size) and all(whole(length) and least <= length <= MAX_TOKENS for length in value.flat)
-
-
-def _mend(value: object) -> str:
-    """How to give several lengths."""
-    return f"np.array({value}) gives a figure for each" if isinstance(value, list | tuple) else ""
 
 
 def _several(value: Any) -> str:

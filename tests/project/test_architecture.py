@@ -38,7 +38,7 @@ OUTSIDE = {
     "gguf": {"sources"},
     "huggingface_hub": {"sources"},
     "matplotlib": {"render"},
-    "numpy": {"sweeps"},
+    "numpy": {"sweeps", "model"},
     "pandas": {"frames"},
     "plotille": {"render"},
     "polars": {"frames"},

@@ -372,18 +372,19 @@ def test_help_lists_every_argument() -> None:
 def test_models_are_given_one_by_one_or_in_a_list() -> None:
     pair = [txcalc.load("gpt2"), txcalc.load("gpt2-xl")]
     assert txcalc.compare(pair) == txcalc.compare(*pair)
+    assert OPEN.compare(pair[0], set=["h_kv=1"]) == txcalc.compare(pair[0], variants=["h_kv=1"])
     assert txcalc.crossover(pair, formulas=False) == txcalc.crossover(*pair, formulas=False)
     with pytest.raises(InputError, match="1 given"):
         txcalc.compare(pair[:1])
 
 
-def test_a_ledger_takes_lengths_by_letter_and_says_how_to_give_several() -> None:
+def test_a_ledger_takes_lengths_by_letter_and_in_lists() -> None:
     model = txcalc.load("t5-small")
     assert model.ledger(B=2, T="1k", T_src=512) == model.ledger(batch=2, tokens=1024, source=512)
     with pytest.raises(InputError, match="tokens and T say the same thing twice"):
         model.ledger(tokens=512, T=1024)
-    with pytest.raises(InputError, match=r"np\.array\(\[1024, 2048\]\)"):
-        model.ledger(tokens=[1024, 2048])
+    each = [model.ledger(tokens=tokens).total("flops") for tokens in (1024, 2048)]
+    assert numpy().array_equal(model.ledger(tokens=["1k", 2048]).total("flops"), each)
 
 
 def test_an_answer_within_an_answer_shows_its_figures() -> None:

@@ -174,8 +174,8 @@ def test_latency_drawn_is_that_of_every_batch(drawn: list[Picture], tmp_path: Pa
     assert at["limit"] == (None, 0.04)
     assert data["speed"]["ridge"]["weights"] > max(achievable.xs)
     assert len(at) == 2
-    over, front = picture.panels[2:4]
-    for line, key in zip(over.series, ("ttft_s", "tpot_s"), strict=True):
+    first, second, front = picture.panels[2:5]
+    for line, key in zip((*first.series, *second.series), ("ttft_s", "tpot_s"), strict=True):
         assert list(line.xs)[:2] == [8, 16]
         assert line.ys[0] == data["speed"]["steady"][key]["mean"] and line.ys[0] > line.ys[1]
     points = [point["steady"] for point in data["speed"]["front"]]

@@ -137,7 +137,7 @@ def test_the_command(file: str) -> None:
     shown = typed("trace", f"{file}:Tied")
     folded = next(line.split() for line in shown.stdout.splitlines() if line.startswith("layers.*.qkv"))
     assert folded[1] == "3" and "total" in shown.stdout
-    assert "not counted by fvcore: aten::scaled_dot_product_attention (3 times)" in shown.stderr
+    assert "not counted by fvcore: aten::scaled_dot_product_attention (× 3)" in shown.stderr
     refused = typed("trace", f"{file}:Recurrent")
     assert refused.exit_code == 1 and refused.stdout == ""
 
@@ -174,7 +174,7 @@ def test_transformers_experts_are_counted(tmp_path: Path) -> None:
 
 def test_an_operator_that_may_cost_makes_it_a_bound(file: str) -> None:
     code, out, err = invoke(f"{file}:Distances")
-    assert code == 1 and "lower bound on FLOPs" in " ".join(out.split()) and "aten::_cdist_forward (1 times)" in err
+    assert code == 1 and "lower bound on FLOPs" in " ".join(out.split()) and "aten::_cdist_forward (× 1)" in err
     code, out, _ = invoke(f"{file}:Distances", "--json")
     assert code == 1 and json.loads(out)["complete"] is False
     assert invoke.data(f"{file}:Tied")["complete"] is True

@@ -83,7 +83,7 @@ def grouped(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, An
     """Keywords by their current names; those of a class of options as one value of it. Errors: `InputError`."""
     known: dict[str, Keyword] = {}
     for keyword in keywords(function):
-        aliases = keyword.option.aliases if isinstance(keyword.option, Option) else ()
+        aliases = (keyword.option.flag, *keyword.option.aliases) if isinstance(keyword.option, Option) else ()
         known |= dict.fromkeys((keyword.name, *(each.lstrip("-").replace("-", "_") for each in aliases)), keyword)
     values: dict[str, Any] = {}
     groups: dict[str, dict[str, Any]] = {}

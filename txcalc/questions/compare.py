@@ -380,11 +380,11 @@ def picture(models: Sequence[Model], contexts: Sequence[int], convention: Compar
     rows = quantities(models, xs, convention)
     names = [model.name for model in models]
 
-    def bars(quantity: str, label: str, of: int) -> Series:
-        (row,) = (row for row in rows if row.quantity == quantity)
-        return Series(label, names, row.values, of)
-
-    parameters = [bars("params", "parameters", 0), bars("active", "active per token", 1)]
+    by_name = {row.quantity: row.values for row in rows if row.tokens is None}
+    parameters = [
+        Series(label, names, by_name[quantity], of)
+        for of, (quantity, label) in enumerate((("params", "parameters"), ("active", "active per token")))
+    ]
     if parameters[0].ys == parameters[1].ys:
         del parameters[1]
     panels = [Panel("", PlotAxis(""), PlotAxis("parameters, each once"), parameters, kind="bars")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import takewhile
 from typing import Any
@@ -32,7 +32,7 @@ def picture(plan: Plan, serving: Serving | None = None) -> Picture:
     panels = [_memory(plan)]
     if serving and serving.chosen.tpot:
         panels.append(_latency(serving))
-        panels += [panel for panel in (_load_by_gpus(serving), _front(serving)) if len(panel.series[0].xs) > 1]
+        panels += [panel for panel in (*_load_by_gpus(serving), _front(serving)) if len(panel.series[0].xs) > 1]
     if serving:
         panels.append(_roofline(serving))
     planner, engine = plan.planner, plan.planner.engine
@@ -137,8 +137,8 @@ def _placed(layout_time: LayoutTime, work: Workload) -> dict[str, tuple[Fraction
     }
 
 
-def _load_by_gpus(serving: Serving) -> Panel:
-    """TTFT and TPOT at the load for each number of GPUs, with its best layout."""
+def _load_by_gpus(serving: Serving) -> Iterator[Panel]:
+    """TTFT and TPOT at the load for each number of GPUs, with its best layout; a panel each."""
     plan, limits = serving.plan, serving.limits
     of_means = Slo() if limits.simulated else limits  # each number would be simulated
     least, node = plan.min_gpus or 1, plan.planner.accelerator.node
@@ -157,21 +157,16 @@ def _load_by_gpus(serving: Serving) -> Panel:
         if steady.timed:
             states[number] = steady
     xs = list(states)
-    series = [
-        Series("TTFT", xs, [state.ttft for state in states.values()], 0, marked=frozenset(xs)),
-        Series("TPOT", xs, [state.tpot for state in states.values()], 1, marked=frozenset(xs)),
-    ]
-    marks = [Mark(f"this plan: {serving.chosen.gpus}", serving.chosen.gpus)] if serving.chosen.gpus in states else []
-    for check in limit_checks(serving):
-        bounded = f"{check.statistic} {check.latency}".removeprefix("mean ")
-        marks.append(Mark(f"limit of {bounded}: {seconds(check.limit_s)}", y=check.limit_s))
-    return Panel(
-        "Latency at the load against the number of GPUs, each in its best layout",
-        PlotAxis("GPUs", "sizes", 2),
-        PlotAxis("mean time", "seconds", 10),
-        series,
-        marks,
-    )
+    plans = [Mark(f"this plan: {serving.chosen.gpus}", serving.chosen.gpus)] if serving.chosen.gpus in states else []
+    for name, ys in (("TTFT", [s.ttft for s in states.values()]), ("TPOT", [s.tpot for s in states.values()])):
+        marks = [
+            Mark(f"limit, {check.statistic}: {seconds(check.limit_s)}", y=check.limit_s)
+            for check in limit_checks(serving)
+            if check.latency == name
+        ]
+        x, y = PlotAxis("GPUs, each number in its best layout", "sizes", 2), PlotAxis(f"mean {name}", "seconds", 10)
+        series = [Series(name, xs, ys, marked=frozenset(xs))]
+        yield Panel(f"{name} at the load against the number of GPUs", x, y, series, [*plans, *marks])
 
 
 def _front(serving: Serving) -> Panel:

@@ -242,7 +242,7 @@ def notes(measured: Any) -> Iterator[str]:
             "FLOPs are for text without pictures or sound"
         )
     if measured.uncounted:
-        operators = ", ".join(f"{operator} ({times} times)" for operator, times in sorted(measured.uncounted.items()))
+        operators = ", ".join(f"{operator} (× {times:,})" for operator, times in sorted(measured.uncounted.items()))
         yield f"not counted, though they may cost FLOPs: {operators}"
 
 

@@ -348,7 +348,9 @@ def lines(answer: Sweep) -> Iterator[Panel]:
             series.append(Series(", ".join(words) or model, xs, [points[x] for x in xs], len(series), marked=marked))
         unit = "bytes" if "bytes" in quantity else ""
         log = (2 if unit else 10) if wide([y for line in series for y in line.ys]) else 0
-        yield Panel(meaning[:1].upper() + meaning[1:], plot_axis(x), PlotAxis(quantity, unit, log), series)
+        yield Panel(
+            meaning[:1].upper() + meaning[1:], plot_axis(x), PlotAxis(meaning.partition(",")[0], unit, log), series
+        )
 
 
 def stacks(answer: Sweep) -> Iterator[Panel]:

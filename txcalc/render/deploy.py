@@ -114,17 +114,19 @@ def comparison(answer: DeployComparison) -> Report:
     """Several models or accelerators, one row each."""
     speeds = [each.speed for each in answer.deployments if isinstance(each, Deploy) and each.speed]
     priced = any(speed.price_per_gpu_hour is not None for speed in speeds)
+    names = (each.model if isinstance(each, Refusal) else each.model.name for each in answer.deployments)
+    several = len(set(names)) > 1  # else the header names the model
     rows: list[Sequence[Any]] = []
     notes: dict[str, None] = {}
     for each in answer.deployments:
         if isinstance(each, Refusal):
             name = f"{each.model} on {each.gpu}"
-            label = TableCell(name, f"{each.model}\n{each.gpu}")
+            label = TableCell(name, f"{each.model}\n{each.gpu}" if several else each.gpu)
             rows.append((label, TableCell(None, "refused"), *[None] * (5 + 2 * priced)))
             notes[f"{name}: {each.refused}"] = None
             continue
         gpus, model = f"{each.layout.gpus} × {each.gpu.name}", each.model.name
-        label = TableCell(f"{model} on {gpus}", f"{model}\n{gpus}")
+        label = TableCell(f"{model} on {gpus}", f"{model}\n{gpus}" if several else gpus)
         fits, reason = _judgement(each)
         if reason:
             notes[f"{model} on {each.gpu.name}: {reason}"] = None
@@ -134,7 +136,7 @@ def comparison(answer: DeployComparison) -> Report:
         rows.append((label, fits, str(layout), users, *figures))
         notes |= dict.fromkeys(f"{model} on {each.gpu.name}: {note}" for note in each.plan_notes)
     headings = (
-        TableCell("deployment", "model\nGPUs"),
+        TableCell("deployment", "model\nGPUs" if several else "GPUs"),
         "fits",
         "layout",
         TableCell("most sequences", "max\nusers"),

@@ -25,7 +25,7 @@ def report(answer: Trace, form: str) -> Report:
 
 def _notes(answer: Trace) -> list[str]:
     notes = [
-        f"not counted by {counter}: " + ", ".join(f"{name} ({number} times)" for name, number in sorted(names.items()))
+        f"not counted by {counter}: " + ", ".join(f"{name} (× {number:,})" for name, number in sorted(names.items()))
         for counter, names in answer.not_counted.items()
     ]
     if not answer.complete:
@@ -34,7 +34,7 @@ def _notes(answer: Trace) -> list[str]:
         notes.append(f"fvcore cannot trace this module: {answer.untraced}")
     if answer.zero_cost_operators:
         notes.append(
-            f"{len(answer.zero_cost_operators)} operators multiply no matrices and count as free (--json names them)"
+            f"operators that count as free, since they multiply no matrices: {len(answer.zero_cost_operators)} (--json)"
         )
     return notes
 

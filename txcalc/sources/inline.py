@@ -32,6 +32,7 @@ FIELDS = {path.rpartition(".")[2]: letter for letter, path in LETTERS.items()} |
     for name, letter in {**OTHER_NAMES, "sliding_window": "window", "W": "window"}.items()
     if letter in LETTERS
 }
+PATTERN = 'kinds of layers are --set \'pattern=["5*local", "global"]\' --set layer.local.attention.window=1024'
 _EXPRESSION = re.compile(r"[*/+^%(·×]|[\w)]-")  # characters of an expression, which no number has
 _PAIR = re.compile(r"(?:^|[\s,])[A-Za-z_]+=", re.ASCII)
 
@@ -191,6 +192,8 @@ def _number(key: str, text: str, faults: list[Fault | str], written: str) -> int
 def _unknown(item: str) -> str:
     if item in HINTS:
         return f"{quote(item)} is not a letter or word of a description ({HINTS[item]}: write a .toml)"
+    if item in ("pattern", "local", "global"):
+        return f"{quote(item)} is no word here: " + PATTERN
     near = [FIELDS[item]] if item in FIELDS else like(item, (*LETTERS, *WORDS))
     mend = meant(near, f"letters: {', '.join(LETTERS)}; words: {', '.join(WORDS)}")
     return f"{quote(item)} is not a letter or word of a description ({mend})"

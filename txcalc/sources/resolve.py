@@ -24,7 +24,10 @@ from txcalc.sources.stack_rules import check_halves, check_stack
 from txcalc.sources.tables import SOUND, CheckedTable, ReportFault
 
 # Hints for keys that users try, and that are not close to a known key.
-LATENT = "latent attention is --set latent.kv_rank=512, and d_nope, d_rope and d_v; GQA and MQA are n_kv_heads"
+LATENT = (
+    "latent attention: --set latent.kv_rank=512 --set latent.d_nope=128 --set latent.d_rope=64 --set latent.d_v=128; "
+    "GQA and MQA: n_kv_heads"
+)
 HINTS = {
     **dict.fromkeys(("attention.kind", "attention.type", "attention.form"), LATENT),
     "attention.differential": "its table is [differential_attention]",

@@ -55,29 +55,52 @@ a  achievable
 b  lower bound
 1  this plan: 8
 
-Latency at the load against the number of GPUs, each in its best layout
-mean time
-       │1⣀⣀⡀
-   1 s ┤┊  ⠈⠉⠉⠉⠉⠉⠉⠑⠒⠒⠒⠒⠒⠒⠢⠤⠤a⠤⠤⠤⠤⠤⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀
-       │┊                                   ⠉⠉⠉⠉⠉⠉⠉⠒⠒⠒⠒⠤⠤⠤⠤⣀⣀⣀⣀
-500 ms ┤┊                                                      ⠉⠉⠉⠉⠒⠒a⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒a⠒⠒⠒⠒
+TTFT at the load against the number of GPUs
+mean TTFT
+       │1
+       │┊
+   1 s ┤┊
+       │┊⠒⠒⠤⢄⣀
+       │┊     ⠉⠉⠒⠢⠤⢄⣀
+       │┊            ⠉⠉⠒⠢⠤⣀⣀
+       │┊                   a⠉⠒⠒⠢⠤⠤⣀⣀⡀
+700 ms ┤┊                            ⠈⠉⠉⠑⠒⠒⠤⠤⢄⣀⣀
+       │┊                                       ⠉⠉⠒⠤⣀⡀
+       │┊                                            ⠈⠑⠢⢄⣀
+       │┊                                                 ⠉⠒⠤⣀
+500 ms ┤┊                                                     ⠉⠒⠤⣀
+       │┊                                                         ⠉⠒⠤a⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀a⣀⣀⣀⣀
        │┊
        │┊
-200 ms ┤┊
        │┊
-100 ms ┤┊
-       │┊
-       │┊
- 50 ms ┤┊
-       │┊
-       │┊
- 20 ms ┤┊⠤⠤⠤⠤⠤⠤⠤⠤⠤⢄⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀
-       │┊                              ⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉b⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉b⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉b
        └┬───────────────────┬───────────────────┬────────────────────┬───────────────────┬
         4                   8                  16                   32                  64
-                                                                                      GPUs
+                                                      GPUs, each number in its best layout
 a  TTFT
-b  TPOT
+1  this plan: 4
+
+TPOT at the load against the number of GPUs
+mean TPOT
+      │1
+      │┊
+      │┊
+      │┊
+20 ms ┤┊
+      │┊
+      │┊⠑⠒⠒⠤⠤⢄⣀⣀
+      │┊        ⠉⠉⠉⠒⠒⠢⠤⠤⣀⣀⡀
+      │┊                  ⠈a⠉⠉⠒⠒⠒⠒⠤⠤⠤⠤⣀⣀⣀⣀
+      │┊                                  ⠉⠉⠉⠉⠒⠒⠒⠒⠒⠢⠤⠤⠤⠤⠤⢄⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀a⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀a⣀⣀⣀⣀
+      │┊
+      │┊
+      │┊
+      │┊
+      │┊
+      │┊
+      └┬───────────────────┬────────────────────┬────────────────────┬───────────────────┬
+       4                   8                   16                   32                  64
+                                                      GPUs, each number in its best layout
+a  TPOT
 1  this plan: 4
 
 Pareto front: tokens/s per user and per GPU

@@ -78,7 +78,7 @@ class MeasuredLeaf(Leaf):
     products: int
 
     def weights(self) -> tuple[Weight, ...]:
-        return (Weight("weights", (self.elements,)),) if self.elements else ()
+        return (Weight("weights", (self.elements,)),)
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         return (MatMul("measured", self.products, 1, 1, 1, Traffic()),)

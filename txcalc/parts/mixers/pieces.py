@@ -32,7 +32,7 @@ STEPS: Final[dict[str, Callable[[Table], Stream]]] = {
     "source": lambda piece: on_source,
     "keys": lambda piece: lambda work: work._replace(source=_positions(work.keys, piece["keys"])),
     "batch": lambda piece: on_batch,
-    "at": lambda piece: lambda work: work._replace(tokens=_positions(work.tokens, piece["at"]), past=0),
+    "at": lambda piece: lambda work: work._replace(tokens=_positions(work.tokens, piece["at"])),
     "shared": lambda piece: lambda work: work._replace(batch=1),
 }
 

@@ -22,10 +22,14 @@ from torch import Tensor, nn  # noqa: E402
 import txcalc  # noqa: E402
 from txcalc import reference  # noqa: E402
 from txcalc.model import Model  # noqa: E402
+from txcalc.parts.convolution import Filter  # noqa: E402
+from txcalc.parts.norm import Norm  # noqa: E402
 from txcalc.parts.part import Workload  # noqa: E402
 from txcalc.parts.spans import Causal, CentredWindow, Chunks, Window  # noqa: E402
 from txcalc.reference.linear import RootMeanSquare, Xielu  # noqa: E402
+from txcalc.reference.mixers.pieces import MODULES, MatrixProduct  # noqa: E402
 from txcalc.reference.recurrent import scan  # noqa: E402
+from txcalc.reference.run import TensorOptions  # noqa: E402
 from txcalc.sources import presets  # noqa: E402
 from txcalc.verification.verdict import module_paths  # noqa: E402
 
@@ -51,6 +55,27 @@ def made(name: str, seed: int = 0) -> tuple[Model, Any, tuple[Tensor, ...]]:
 def logits(output: Any) -> Tensor:
     """What a whole model says, without what its encoder's pooler makes."""
     return output[0] if isinstance(output, tuple) else output
+
+
+def test_listed_leaves_compute_what_torch_computes() -> None:
+    """The oracles look at shapes alone."""
+    torch.manual_seed(0)
+    x, like = torch.randn(2, 11, 6, dtype=torch.float64), TensorOptions(torch.device("cpu"), torch.float64)
+    part = Filter(c_in=6, c_out=4, taps=3, groups=2, stride=2, bias=True)
+    make, shapes = MODULES[Filter]
+    net: Any = make(part, like)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            nn.init.normal_(parameter)
+        expected = nn.functional.conv1d(x.mT, net.weight, net.bias, stride=2, groups=2).mT
+        assert shapes(part, 2, 5, 0) == [x.shape] and torch.allclose(net(x, 5), expected)
+        make, shapes = MODULES[Norm]
+        net, small = make(norm := Norm(width=6, form="rms", bias=False, eps=None), like), x[:, :, None] / 500
+        nn.init.ones_(net.weight)
+        assert shapes(norm, 2, 11, 0) == [small.shape]
+        assert torch.allclose(net(small), nn.functional.rms_norm(small, (6,), eps=1e-5))
+    product = MatrixProduct()(x.expand(3, 2, 11, 6), x.mT.expand(3, 2, 6, 11))
+    assert torch.allclose(product, (x @ x.mT).expand(3, 2, 11, 11))
 
 
 # --- what there is ---------------------------------------------------------------------------------------------------

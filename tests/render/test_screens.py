@@ -1,7 +1,7 @@
 """Every command on a terminal of 80 columns: the screen is the one kept in `golden/screens`, with its notes; no line is
 wider, no word and no number is cut; exit code 1 is the last line. `golden/formats` keeps some answers as CSV, LaTeX,
-Markdown or a plot: NAME.csv belongs to the screen NAME.txt. `--update-golden` writes the files again; a new screen
-starts with its command alone, a new format with an empty file.
+Markdown, a plot, or words with their styles: NAME.csv belongs to the screen NAME.txt. `--update-golden` writes the
+files again; a new screen starts with its command alone, a new format with an empty file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from txcalc.cli import app, output
 from txcalc.cli.output import folded
 from txcalc.render import written
-from txcalc.render.lines import FINE, JOINTS, wrapped
+from txcalc.render.lines import FINE, JOINTS, as_lines, wrapped
 from txcalc.render.terminal import as_text
 
 NEEDS = {"formula": "sympy", "crossover": "sympy", "sweep": "numpy", "verify": "torch", "trace": "torch"}
@@ -32,7 +32,7 @@ FILES = {}
 for path in sorted((GOLDEN / "screens").glob("*.txt")):
     FILES[path.read_text("utf-8").partition("\n")[0].removeprefix("$ txcalc ")] = path
 SCREENS = list(FILES)
-NO_TABLE = re.compile(r"^verify|--(help|format|plot|emit|rows|digits)")
+NO_TABLE = re.compile(r"^verify|--(help|format|latex|plot|emit|rows|digits)")
 
 
 def printed(command: str, width: int) -> Ran:
@@ -55,6 +55,9 @@ def pieces(word: str) -> set[str]:
 
 
 def in_format(answer: Any, form: str) -> str:
+    if form == "styles":  # the words that are not plain
+        styled = (piece for line in as_lines(answer.report("table"), 80) for piece in line)
+        return "\n".join(f"{style}: {text}" for text, style in styled if style and text.strip())
     return as_text(answer.draw(), 90, True) if form == "plot" else written(answer.report(form), form)
 
 
@@ -101,7 +104,7 @@ def test_a_screen_is_the_one_kept_and_nothing_is_cut(
     if not NO_TABLE.search(command):
         tidy(command, in_format(answer, "csv"))
         ElementTree.fromstring(in_format(answer, "html").removeprefix("<!doctype html>"))
-    for form in ("csv", "latex", "markdown", "plot"):
+    for form in ("csv", "latex", "markdown", "plot", "styles"):
         path = GOLDEN / "formats" / f"{FILES[command].stem}.{form}"
         if path.exists():
             shown = in_format(answer, form)
@@ -116,7 +119,7 @@ def test_a_screen_is_the_one_kept_and_nothing_is_cut(
     if update_golden:
         FILES[command].write_text(text, "utf-8")
     assert FILES[command].read_text("utf-8") == text
-    if "--format" in command or "--plot" in command:
+    if re.search("--(format|latex|plot)", command):
         return
     assert max(map(len, narrow)) <= 80
     whole = {word for line in wide for word in line.split()}

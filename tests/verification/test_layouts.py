@@ -56,7 +56,7 @@ SAMPLE: list[tuple[Any, Layout, dict[str, Any]]] = [
     (MIXTURE, Layout(tp=2, sp=2, dp=2, fsdp=2, ep=2, etp=2), {}),
     # Four ranks share the rows of two experts; the shared one's input is that of the router too, and kept once.
     (load(MIXTURE, {"experts.n_shared": 1}), Layout(fsdp=8, ep=2), {"recompute": "core"}),
-    (load(MIXTURE, TUNED), Layout(tp=2, sp=2, fsdp=2, ep=4), {"frozen": "bf16", "adapter": "fp32"}),
+    (load(MIXTURE, TUNED), Layout(tp=2, sp=2, fsdp=2, ep=4), {"frozen": "fp32", "adapter": "bf16"}),
     (build({**TINY["albert"], "lora": {"rank": 3}}, "albert"), Layout(tp=2, fsdp=2), {}),  # layers that are one module
     (LLAMA, Layout(pp=2, fsdp=2), {"accumulation": 2, "recompute": "layers:1"}),  # a number that no piece has
     (build(TINY["bitnet"], "bitnet"), Layout(tp=2), {"parameter": "bf16"}),  # a norm over columns that ranks share

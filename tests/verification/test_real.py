@@ -46,41 +46,33 @@ LATENT = {
 TUNED = {"lora.rank": 2, "lora.modules": ["all"]}
 
 
-@pytest.mark.drawn(5)
+STEPS = [
+    (MODEL, "tp=2,sp=2,fsdp=2", "micro_batch=2,recompute=core"),
+    (MODEL, "cp=2", "context=ring"),
+    (MODEL, "cp=2", "context=ulysses"),
+    (MODEL, "pp=2,vpp=2", "accumulation=4,schedule=zb,recompute=blocks"),
+    # Of afmoe's four experts, one on a rank, the tokens at hand choose three: the fourth's gradient is zeros.
+    ("afmoe", "tp=2,sp=2,fsdp=2,ep=4", ""),
+]
+NIGHTLY = [
+    (MODEL, "fsdp=3", "micro_batch=2,accumulation=2"),
+    (MODEL, "tp=2,sp=2", ""),
+    *((MODEL, "fsdp=2,cp=2", f"context={name}") for name in ("allgather", "ring", "ulysses")),
+    *((MODEL, "pp=2", f"accumulation=4,schedule={name}") for name in ("gpipe", "1f1b", "zbv", "dualpipev")),
+    (MODEL, "pp=2,vpp=2", "accumulation=4,schedule=interleaved"),
+    (MODEL, "pp=2,fsdp=2", "accumulation=2,stages=1+3"),
+    (MODEL, "tp=2,sp=2,fsdp=2", "recompute=every:2"),
+    *((MODEL, "pp=2,fsdp=2", f"accumulation=2,recompute={which}") for which in ("layers:1,2", "core")),
+    *(("latent", layout, "") for layout in ("tp=2,sp=2,fsdp=2,ep=4", "fsdp=4,ep=2", "dp=2,fsdp=2,ep=2")),
+    ("albert", "fsdp=2", "recompute=core"),
+]
+
+
+@pytest.mark.drawn(len(STEPS))
 @pytest.mark.parametrize(
-    ("source", "layout", "recipe"),
-    [
-        (MODEL, "tp=2,sp=2,fsdp=2", "micro_batch=2,recompute=core"),
-        (MODEL, "cp=2", "context=ring"),
-        (MODEL, "cp=2", "context=ulysses"),
-        (MODEL, "pp=2,vpp=2", "accumulation=4,schedule=zb,recompute=blocks"),
-        # Of afmoe's four experts, one on a rank, the tokens at hand choose three: the fourth's gradient is zeros.
-        ("afmoe", "tp=2,sp=2,fsdp=2,ep=4", ""),
-    ],
+    ("source", "layout", "recipe"), [*STEPS, *(pytest.param(*step, marks=pytest.mark.nightly) for step in NIGHTLY)]
 )
 def test_a_step_is_that_of_one_process(source: str, layout: str, recipe: str, pool: Any) -> None:
-    _equal(model_of(source), layout, recipe, pool)
-
-
-@pytest.mark.parametrize(
-    ("source", "layout", "recipe"),
-    [
-        (MODEL, "fsdp=3", "micro_batch=2,accumulation=2"),
-        (MODEL, "tp=2,sp=2", ""),
-        (MODEL, "fsdp=2,cp=2", "context=allgather"),
-        *((MODEL, "pp=2", f"accumulation=4,schedule={name}") for name in ("gpipe", "1f1b", "zbv", "dualpipev")),
-        (MODEL, "pp=2,vpp=2", "accumulation=4,schedule=interleaved"),
-        (MODEL, "tp=2,sp=2,fsdp=2", "recompute=every:2"),
-        *((MODEL, "pp=2,fsdp=2", f"accumulation=2,recompute={which}") for which in ("layers:1,2", "core")),
-        ("latent", "tp=2,sp=2,fsdp=2,ep=4", ""),
-        ("latent", "fsdp=4,ep=2", ""),
-        ("latent", "dp=2,fsdp=2,ep=2", "accumulation=2"),
-        (MODEL, "pp=2,fsdp=2", "accumulation=2,stages=1+3"),
-        *((MODEL, "fsdp=2,cp=2", f"context={name}") for name in ("ring", "ulysses")),
-        ("albert", "fsdp=2", "recompute=core"),
-    ],
-)
-def test_another_step_is_that_of_one_process(source: str, layout: str, recipe: str, pool: Any) -> None:
     _equal(model_of(source), layout, recipe, pool)
 
 

@@ -135,6 +135,8 @@ def test_the_command(file: str) -> None:
     assert total["flops_at_point"] == 32 * 15 * (15 + 53)
     assert total["flops_at_point"] - total["fvcore_at_point"] == 3 * 4 * 8 * 3 * 25  # the attention that fvcore lost
     shown = typed("trace", f"{file}:Tied")
+    coloured = typed("trace", f"{file}:Tied", FORCE_COLOR="1").stdout.splitlines()
+    assert [line.split()[0] for line in coloured if "\x1b[33m" in line] == ["layers.*"]
     folded = next(line.split() for line in shown.stdout.splitlines() if line.startswith("layers.*.qkv"))
     assert folded[1] == "3" and "total" in shown.stdout
     assert "not counted by fvcore: aten::scaled_dot_product_attention (× 3)" in shown.stderr

@@ -11,6 +11,7 @@ import shlex
 from typing import Any
 
 import pytest
+from command import typed
 from msgspec import convert
 from paths import DATA
 from typer.testing import CliRunner
@@ -18,7 +19,9 @@ from typer.testing import CliRunner
 import txcalc
 from txcalc import InputError
 from txcalc.cli import app
+from txcalc.errors import quote
 from txcalc.questions.deploy import DeployComparison
+from txcalc.sources.objects import plain
 
 
 def little() -> Any:
@@ -88,6 +91,20 @@ def test_rows_are_a_data_frame() -> None:
     assert [str(wide.schema.field(name).type) for name in ("batch", "bytes")] == ["int64", "decimal128(38, 0)"]
     with pytest.raises(InputError, match="no rows"):
         txcalc.formula().to_pandas()
+
+
+def test_the_largest_that_is_read_and_shown() -> None:
+    nested: Any = 1
+    for _ in range(60):
+        nested = [nested]
+    assert plain(nested, "a list") == nested
+    with pytest.raises(InputError, match="is nested too deep"):
+        plain([nested], "a list")
+    assert quote([0] * 60) == "[" + "0, " * 19 + "0…" and quote([0] * 61) == "a list of 61 items"
+    for digits in ("1", "15"):
+        assert typed("show", "gpt2", "--digits", digits).exit_code == 0
+    with pytest.raises(InputError, match="more than any size"):
+        list(txcalc.sweep("gpt2", over={"h": [2**21]}, changes={"F": "h*h*h/2"}).rows)
 
 
 @pytest.mark.slow

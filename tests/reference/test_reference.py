@@ -23,6 +23,7 @@ import txcalc  # noqa: E402
 from txcalc import reference  # noqa: E402
 from txcalc.model import Model  # noqa: E402
 from txcalc.parts.convolution import Filter  # noqa: E402
+from txcalc.parts.linear import Linear  # noqa: E402
 from txcalc.parts.norm import Norm  # noqa: E402
 from txcalc.parts.part import Workload  # noqa: E402
 from txcalc.parts.spans import Causal, CentredWindow, Chunks, Window  # noqa: E402
@@ -74,6 +75,9 @@ def test_listed_leaves_compute_what_torch_computes() -> None:
         nn.init.ones_(net.weight)
         assert shapes(norm, 2, 11, 0) == [small.shape]
         assert torch.allclose(net(small), nn.functional.rms_norm(small, (6,), eps=1e-5))
+    make, shapes = MODULES[Linear]
+    assert make(linear := Linear(d_in=6, d_out=4, bias=True), like).weight.shape == (4, 6)
+    assert shapes(linear, 2, 11, 0) == [x.shape]
     product = MatrixProduct()(x.expand(3, 2, 11, 6), x.mT.expand(3, 2, 6, 11))
     assert torch.allclose(product, (x @ x.mT).expand(3, 2, 11, 11))
 

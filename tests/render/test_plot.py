@@ -21,6 +21,7 @@ from txcalc import hardware, load
 from txcalc.questions.crossover import MAIN_RULES
 from txcalc.questions.deploy import Deploy
 from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series
+from txcalc.questions.sweep import SweepAxis, plot_axis
 from txcalc.render import draw, terminal
 
 ANSI = "\x1b["
@@ -48,6 +49,11 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Picture]:
     monkeypatch.setattr(draw, "as_file", keep)
     monkeypatch.setattr(draw, "check", lambda place: None)
     return pictures
+
+
+def test_a_swept_size_is_in_tokens_or_a_size() -> None:
+    axes = {name: plot_axis(SweepAxis(name=name, values=(1, 8))) for name in ("T", "W", "past", "D", "h_kv")}
+    assert [axis.unit for axis in axes.values()] == ["tokens"] * 3 + ["sizes"] * 2
 
 
 def asked(command: str, drawn: list[Picture], folder: Path, *options: str) -> tuple[Picture, dict[str, Any]]:

@@ -51,7 +51,7 @@ LLAMA = "D=64 L=2 h=8 h_kv=4 F=96 V=250"
 MIXTURE = LLAMA.replace("L=2", "L=1") + " E=4 k=2"
 TUNED = {"lora.rank": 4, "lora.modules": ["all"]}
 SAMPLE: list[tuple[Any, Layout, dict[str, Any]]] = [
-    (LLAMA.replace("L=2", "L=3"), Layout(fsdp=3), {"micro_batch": 2}),
+    (load(LLAMA, {"n_layers": 3, "head.form": "classifier", "head.classes": 4}), Layout(fsdp=3), {"micro_batch": 2}),
     (LLAMA, Layout(tp=2, sp=2), {"parameter": "bf16", "recompute": "blocks"}),
     (MIXTURE, Layout(tp=2, sp=2, dp=2, fsdp=2, ep=2, etp=2), {}),
     # Four ranks share the rows of two experts; the shared one's input is that of the router too, and kept once.

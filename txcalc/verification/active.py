@@ -16,6 +16,7 @@ from txcalc.verification.verdict import CheckedRow, compare
 
 ORACLE = "weights that a token reads"
 QUANTITY = "active"
+TOKEN = (1, 1, 1)  # a sequence of a token, also of a source
 
 
 class _ReadStorages(TorchDispatchMode):
@@ -34,7 +35,7 @@ class _ReadStorages(TorchDispatchMode):
 
 def measure_active(unit: Unit) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
     """Runs one token through the module, routed by the module's own router, at two assignments of sizes."""
-    if not any(entry.routed for entry in theorems.ledger(unit.over(unit.values), 1, 1, 1)):
+    if not any(entry.routed for entry in theorems.ledger(unit.over(unit.values), *TOKEN)):
         raise NotForAll("it has no experts: all its parameters are active")
     rows: list[CheckedRow] = []
     probe = theorems.probe(unit)
@@ -56,10 +57,9 @@ def _equal_groups(unit: Unit, values: dict[str, int]) -> dict[str, int]:
 def _read_weights(unit: Unit, values: dict[str, int]) -> list[CheckedRow]:
     root = unit.over(values)
     net = modules(root, torch.device("cpu"), torch.float32)
-    with torch.no_grad():
-        for weight in net.parameters():
-            weight.zero_()
-    zero_ids = [torch.zeros(ids.shape, dtype=ids.dtype) for ids in inputs(unit, values, (1, 1, 1), int)]
+    for weight in net.parameters():
+        weight.detach().zero_()
+    zero_ids = [torch.zeros(ids.shape, dtype=ids.dtype) for ids in inputs(unit, values, TOKEN, int)]
     with torch.no_grad(), _ReadStorages() as reads:
         net(*zero_ids)
     active_params: dict[str, int] = {}
@@ -68,5 +68,5 @@ def _read_weights(unit: Unit, values: dict[str, int]) -> list[CheckedRow]:
             path = name.rpartition(".")[0]
             active_params[path] = active_params.get(path, 0) + weight.numel()
     where = ", ".join(f"{name} = {value}" for name, value in values.items() if "experts" in name or "top_k" in name)
-    ledger = theorems.ledger(root, 1, 1, 1).where(lambda entry: entry.routed)
+    ledger = theorems.ledger(root, *TOKEN).where(lambda entry: entry.routed)
     return list(compare(ledger, lambda entry: entry.active, active_params, QUANTITY, ORACLE, where))

@@ -353,6 +353,9 @@ def test_the_engine_follows_the_format_and_the_card() -> None:
         ("rtx-4090", "bf16"),
     }
     assert fit("llama-3.1-8b", gpu="h100:2", weights="Q8_0").rows[0].layout == "pp=2"  # as llama.cpp splits
+    assert (
+        fit("t5-base", gpu="4090:2").rows[0].layout == "one GPU"
+    )  # of no stages, and llama.cpp has no tensor parallelism
     assert fit("llama-3.1-8b", gpu="tpu-v5e", weights="Q8_0").rows[0].engine == ""  # where it does not run
     (narrow,) = fit("llama-3.1-8b", gpu="h100", weights="Q8_0", kv="fp8").rows
     assert narrow.refused and "--kv is 'fp8', expected a format of llama.cpp's cache" in narrow.refused

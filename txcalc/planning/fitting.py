@@ -120,7 +120,7 @@ class FormatFits:
 
     def on(self, card: CardSet) -> ModelFit:
         """The fit on a set of accelerators: tensor parallel if their link is known, else split by layers; the other way
-        if the model does not allow the first. llama.cpp splits by layers alone."""
+        if the model does not allow the first. llama.cpp splits by layers, or else uses one."""
         model, engine, offload, kind = self.model, self.engine, self.engine.offload, card.accelerator
         host = offload.host if offload else None
         name = engine.weights.name
@@ -179,7 +179,7 @@ def _split(sharding: Sharding, number: int, linked: bool, by_layers: bool) -> It
     """Layouts of a model on `number` accelerators, best first. Errors: `InputError` if there is none."""
     # tensor parallel, with expert parallelism, and by layers; without a link in reverse order
     ways = [Layout(tp=number), *[Layout(tp=number, ep=number)] * sharding.has_experts, Layout(pp=number)]
-    best, *fallbacks = [ways[-1]] if by_layers else ways if linked else ways[::-1]
+    best, *fallbacks = [ways[-1], Layout()] if by_layers else ways if linked else ways[::-1]
     first = sharding.faults(best)
     if not first:
         yield best

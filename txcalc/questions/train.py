@@ -507,7 +507,7 @@ def answer_of(
 
 def notes_of(training: Training) -> list[str]:
     model, recipe, plan, card = training.model, training.recipe, training.plan, training.machine.accelerator
-    notes = [f"assumed {assumption}" for assumption in model.assumptions]
+    notes = [*(f"assumed {assumption}" for assumption in model.assumptions), *plan.notes]
     if model.context and recipe.tokens > model.context:
         notes.append(f"{recipe.tokens:,} tokens exceed its context of {model.context:,}")
     if training.why:
@@ -515,7 +515,7 @@ def notes_of(training: Training) -> list[str]:
     notes += [card.largest] if card.largest else []
     notes += [f"{card.title}: {card.gives_more}"] if card.gives_more else []
     notes += [*time_notes(training), *recipe_notes(training)]
-    notes += [*utilisation_notes(training), *plan.notes]
+    notes += [*utilisation_notes(training), *plan.sharding]
     if training.run and training.run.energy_kwh is not None:
         notes.append("energy is that of the accelerators at full power; hosts and networks are not counted")
     elif training.run and training.run.power_w is None:

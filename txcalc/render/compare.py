@@ -43,12 +43,9 @@ def report(answer: Compare, form: str) -> Report:
         what = row.quantity.replace("_flops", "_share") if row.of else row.quantity
         name = what if row.tokens is None else f"{what} at {row.tokens}"
         lines.append([TableCell(name, f"  {label}" if group else label), *cells])
-    convention = answer.convention
-    words = [f"{convention.flops_per_mac} FLOPs per multiply-add", f"{convention.attention} attention"]
-    words += [f"{convention.logits} logits", *([f"MLA {convention.mla}"] if convention.mla else [])]
     header = [
         f"{len(models)} models; × is the ratio to {models[0].name}",
-        "; ".join([*words, f"cache in {convention.kv_dtype}"]),
+        f"{answer.convention}; cache in {answer.convention.kv_dtype}",
         "one sequence; FLOPs per token: averaged over a prefill; attention core: scores and values, share of FLOPs",
         *(_matches(answer.match, models[0].name) if answer.match else ()),
     ]

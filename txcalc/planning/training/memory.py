@@ -90,6 +90,7 @@ class Ranks(Struct, frozen=True):
     recipe: Recipe
     ranks: tuple[RankPeak, ...]
     notes: tuple[str, ...]
+    sharding: tuple[str, ...]
 
     @property
     def fullest(self) -> RankPeak:
@@ -131,7 +132,7 @@ def memory_within(model: Model, recipe: Recipe, capacity: int | None) -> Ranks |
             for operation in of_all
             if operation
         ]
-    return Ranks(model, recipe, tuple(_fold(peaks)), (*_towers(model), *pipeline.notes, *pipeline.unsummed, *cautions))
+    return Ranks(model, recipe, tuple(_fold(peaks)), (*_towers(model), *pipeline.unsummed, *cautions), pipeline.notes)
 
 
 def _towers(model: Model) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ def by_part(model: Model, recipe: Recipe) -> StepParts:
             saved[kind] += size * flights
     columns = (flops, recomputed_flops, saved, optimizer)
     costs = {kind: StepCosts(*(column[kind] for column in columns)) for kind in {**saved, **optimizer}}
-    return StepParts(rank, {kind: part for kind, part in costs.items() if any(part)}, plan.notes)
+    return StepParts(rank, {kind: part for kind, part in costs.items() if any(part)}, (*plan.notes, *plan.sharding))
 
 
 def rules_of(recipe: Recipe | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import txcalc
 from txcalc import InputError
-from txcalc.cli import app
+from txcalc.cli import app, entry
 from txcalc.errors import quote
 from txcalc.questions.deploy import DeployComparison
 from txcalc.sources.objects import plain
@@ -93,6 +93,15 @@ def test_rows_are_a_data_frame() -> None:
         txcalc.formula().to_pandas()
 
 
+def test_an_interrupt_ends_the_command_with_its_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(**_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("txcalc.cli.app", interrupted)
+    with pytest.raises(SystemExit, match="130"):
+        entry()
+
+
 def test_the_largest_that_is_read_and_shown() -> None:
     nested: Any = 1
     for _ in range(60):
@@ -101,8 +110,12 @@ def test_the_largest_that_is_read_and_shown() -> None:
     with pytest.raises(InputError, match="is nested too deep"):
         plain([nested], "a list")
     assert quote([0] * 60) == "[" + "0, " * 19 + "0…" and quote([0] * 61) == "a list of 61 items"
-    for digits in ("1", "15"):
-        assert typed("show", "gpt2", "--digits", digits).exit_code == 0
+    for argv in (
+        "show gpt2 --digits 1",
+        "show gpt2 --digits 15",
+        "deploy gpt2 --gpu l4:1 --engine vllm --max-num-seqs 1",
+    ):
+        assert typed(*argv.split()).exit_code == 0
     with pytest.raises(InputError, match="more than any size"):
         list(txcalc.sweep("gpt2", over={"h": [2**21]}, changes={"F": "h*h*h/2"}).rows)
 

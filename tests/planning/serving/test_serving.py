@@ -212,6 +212,7 @@ def test_experts_by_hand(copies: int) -> None:
 
 
 def test_what_tokens_leave_untouched() -> None:
+    assert [untouched(1, tokens, inf) for tokens in (0, 1)] == [1, 0]
     assert untouched(0.25, 1, 0.8) == pytest.approx(0.75) and untouched(0.25, 1, inf) == 0.75
     assert untouched(0.25, 5, inf) == pytest.approx(0.75**5) and untouched(0.25, 5, 1e6) == pytest.approx(
         0.75**5, rel=1e-4
@@ -334,6 +335,7 @@ def test_a_prompt_of_any_length_is_quick_to_time() -> None:
     assert series(term, 10**9).compute == pytest.approx(3e9 + 10**9 * (10**9 - 1) / 2)
     assert calls == 4
     assert series(term, 0) == Cost()
+    assert Cost(compute=1, memory=2, link=4, launch=2, host=10).spent == (1, 2, 4, 3)  # 3 s wait for the host
 
 
 # Speculation.

@@ -22,7 +22,7 @@ from txcalc.parts.part import Composite, Workload
 from txcalc.parts.place import Mechanism
 from txcalc.parts.positions import Rotary
 from txcalc.parts.sharding import Ways
-from txcalc.parts.spans import Causal, CausalUncached, Selected, Windowed, WindowUncached
+from txcalc.parts.spans import Causal, CausalUncached, Selected, Windowed
 from txcalc.parts.taps import Convolution
 from txcalc.parts.tower import ProjectorStep
 from txcalc.parts.work import NO_SOURCE
@@ -317,4 +317,3 @@ def test_two_halves_of_differential_attention() -> None:
 
 def test_a_text_read_at_once_sees_what_is_before() -> None:
     assert CausalUncached().visible(Workload(1, 4, 0, 9)) == 1 + 2 + 3 + 4
-    assert WindowUncached(window=3).visible(Workload(1, 5, 0, 9)) == 1 + 2 + 3 + 3 + 3

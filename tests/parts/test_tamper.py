@@ -101,7 +101,6 @@ SAID: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "attention of a draft": ("draft_attention", {"n_heads": 6, "n_kv_heads": 3, "d_head": 7, "rotary": True}),
     "linear attention": ("linear_attention", HEADS | {"activation": "silu"}),
-    "mLSTM": ("matrix_memory", {"n_heads": 3, "d_key": 5, "d_value": 7, "bias": False, "cap": None}),
     "mamba": ("mamba", MAMBA | {"bias": False, "conv_bias": True, "norms": True}),
     "mamba-2": ("mamba2", MAMBA2 | {"bias": False, "conv_bias": True, "norm": True}),
     "mamba-2 without a norm": ("mamba2", MAMBA2 | {"bias": True, "conv_bias": False, "norm": False}),

@@ -98,7 +98,6 @@ CUTS: dict[str, Callable[[Tensor, int], Sequence[Tensor]]] = {
     "squeezed": lambda t, n: [t.squeeze(-1)],  # a convolution of one tap
     "joined": lambda t, n: [t.flatten(0, 1)],  # heads apart
     "groups": lambda t, n: [t.mT.flatten(0, 1)],  # groups apart, each (in, out)
-    "by_heads": lambda t, n: [t.unflatten(0, (4, -1))],
     "rolled": lambda t, n: [torch.cat((t[2:], t[:2]))],  # two rows before the first position
     "after_padding": lambda t, n: [t[2:]],  # they are left out: for padding, and for what comes before it
     "linear_qkv": lambda t, n: [t.unflatten(0, (4, 3, -1)).transpose(0, 1).flatten(0, 2)],

@@ -250,7 +250,7 @@ def same(mine: tuple[int | None, int], other: tuple[int, int]) -> bool:
 # keys repeated for all heads, kernels that are not there, texts as long as blocks, rows of zeros around them, a canvas
 # beside the text.
 _OWN = """
-bigbird_pegasus big_bird longt5 falcon_mamba mamba mamba2 jamba bamba zamba zamba2 xlstm nemotron_h granitemoehybrid
+bigbird_pegasus big_bird longt5 falcon_mamba mamba mamba2 jamba bamba zamba zamba2 nemotron_h granitemoehybrid
 rwkv recurrent_gemma minimax falcon_h1 qwen3_next qwen3_5_text qwen3_5_moe_text kimi_linear olmo_hybrid bailing_hybrid
 lfm2 lfm2_moe lfm3 llama4_text falcon inkling_text zaya diffusion_gemma
 """

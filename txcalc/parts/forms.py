@@ -28,7 +28,6 @@ from txcalc.parts.spans import (
     SeparateWindows,
     Span,
     Window,
-    WindowUncached,
 )
 
 
@@ -97,7 +96,6 @@ FORMS: Final[dict[str, Form]] = {
     "causal": Form(_CORE, _attention(Causal()), True, ("n_heads",)),
     "once": Form(_CORE, _attention(CausalUncached()), True, ("n_heads",)),
     "window": Form((*_CORE, "window"), _windowed(Window), True, ("n_heads",)),
-    "window_once": Form((*_CORE, "window"), _windowed(WindowUncached), True, ("n_heads",)),
     "crossed": Form(_CORE, _attention(Cross()), True, ("n_heads",)),
     "reading": Form(_CORE, _attention(CrossUncached()), True, ("n_heads",)),
     "windows": Form((*_CORE, "window"), _windowed(SeparateWindows), True, ("n_heads",)),

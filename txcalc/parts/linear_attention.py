@@ -1,4 +1,4 @@
-"""Linear attention: no softmax, and a recurrent state in place of a KV cache (lightning attention, mLSTM).
+"""Linear attention: no softmax, and a recurrent state in place of a KV cache (lightning attention).
 
 Projections and convolutions are headline FLOPs; the scan, in sequential form, counts under `other` (see
 `parts.recurrent`).
@@ -14,7 +14,7 @@ from txcalc.num import Num
 from txcalc.parts.leaf import Recurrence
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import REQUIRED, RMS_EPS, activation, flag, key, letter, per_head, real
+from txcalc.parts.options import REQUIRED, RMS_EPS, activation, key, letter, per_head
 from txcalc.parts.part import COST, Child, Composite, Elementwise, Operation, Traffic, Workload, optional
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.sharding import AllReduce, Ways
@@ -75,46 +75,6 @@ class GatedScan(Recurrence):
         return self.n_heads, self.d_key, self.d_value
 
 
-class MatrixScan(Recurrence):
-    """The matrix memory of an mLSTM: C ← f·C + i·k·vᵀ, n ← f·n + i·k and y = Cᵀ·q / max(|n·q|, 1), stabilised by the
-    largest exponent m of the gates.
-
-    Shapes   q and k (B, T, h, d_k), v and y (B, T, h, d_v), gates i and f (B, T, h), C (B, h, d_k, d_v), n (B, h, d_k),
-             m (B, h)
-    Unit     FLOPs under other: 5 per element of C (decay, i·k·v written, multiply-add to read), 7 per channel of the
-             keys (i·k, decay, addition, multiply-add to read n, 1/√d_k of q, |·|), 1 per value (the division),
-             22 per head (both logits capped by a tanh, log σ(f), the new m, both gates, e^−m, the maximum)
-    Kept     modelled: q, k, v, the gates and the states at every step
-    Source   Beck et al. 2024 (arXiv 2405.04517), equations 19 to 27; Beck et al. 2025 (arXiv 2503.13427)
-    """
-
-    n_heads: Num
-    d_key: Num
-    d_value: Num
-
-    def operations(self, work: Workload) -> tuple[Operation, ...]:
-        rows, keys, values = work.positions, self.n_heads * self.d_key, self.n_heads * self.d_value
-        moved = Traffic(0, rows * (2 * keys + 2 * values + 2 * self.n_heads), 0)
-        state = Traffic(0, 0, self.state_traffic(work))
-        return (
-            Elementwise("scan", rows * values * self.d_key, 5, state, "scan"),
-            Elementwise("normaliser", rows * keys, 7, moved, "scan"),
-            Elementwise("division", rows * values, 1, Traffic(), "scan"),
-            Elementwise("gates", rows * self.n_heads, 22, Traffic(), "scan"),
-        )
-
-    @property
-    def shape(self) -> tuple[Num, ...]:
-        return self.n_heads, self.d_key * self.d_value + self.d_key + 1
-
-    def saved(self, work: Workload) -> Num:
-        steps = 2 * self.d_key + self.d_value + 2
-        return work.positions * (self.n_heads * steps + self.state)
-
-    def describe_cache(self) -> str:
-        return f"a memory of {self.n_heads:,} · ({self.d_key:,} · {self.d_value:,} + {self.d_key:,} + 1) elements"
-
-
 class LinearAttention(Composite):
     """Lightning attention: q, k and v through an activation, fixed decays, a norm over all heads, and a sigmoid output
     gate.
@@ -157,57 +117,3 @@ class LinearAttentionOptions(Mechanism, section="linear_attention"):
     def build(self, place: Place) -> LinearAttention:
         # The norm's own epsilon, independent of the other norms.
         return self.into(LinearAttention, d_model=place.d_model, norm_eps=RMS_EPS)
-
-
-class MatrixMemory(Composite):
-    """An mLSTM layer: q, k, v, an output gate, two scalar gates per head, and a norm per head.
-
-    `bias` is that of the wide projections and of the norm; the scalar gates always have one.
-    Source   Beck et al. 2025 (arXiv 2503.13427), section 2.2
-    """
-
-    d_model: Num
-    n_heads: Num
-    d_key: Num
-    d_value: Num
-    bias: bool
-    norm_eps: float
-    cap: float | None = None
-
-    def describe(self) -> str:
-        return f"mLSTM {self.n_heads} × {self.d_key} × {self.d_value}"
-
-    def children(self) -> Iterator[Child]:
-        d, keys, values = self.d_model, self.n_heads * self.d_key, self.n_heads * self.d_value
-        yield Child("q", Linear(d_in=d, d_out=keys, bias=self.bias), duty="reads")
-        yield Child("k", Linear(d_in=d, d_out=keys, bias=self.bias, keeps="no"), duty="reads")
-        yield Child("v", Linear(d_in=d, d_out=values, bias=self.bias, keeps="no"), duty="reads")
-        yield Child("gate_proj", Linear(d_in=d, d_out=values, bias=self.bias, keeps="no"))
-        yield Child("input_gate", Linear(d_in=d, d_out=self.n_heads, bias=True, keeps="no"))
-        yield Child("forget_gate", Linear(d_in=d, d_out=self.n_heads, bias=True, keeps="no"))
-        yield Child("scan", MatrixScan(n_heads=self.n_heads, d_key=self.d_key, d_value=self.d_value))
-        yield Child("norm", self.norm)
-        yield Child("gate", Activation(width=values, form="sigmoid", gated=True))
-        yield Child("out_proj", Linear(d_in=values, d_out=d, bias=self.bias), duty="writes")
-
-    @property
-    def norm(self) -> Norm:
-        """Per head, with own weights."""
-        eps, heads = self.norm_eps, self.n_heads
-        return Norm(width=self.d_value, form="layer", bias=self.bias, eps=eps, groups=heads, per_group=True)
-
-    def shard(self, ways: Ways) -> MatrixMemory:
-        """Its heads."""
-        return replace(self, n_heads=ways.split("n_heads", self.n_heads))
-
-
-class MatrixMemoryOptions(Mechanism, section="matrix_memory"):
-    n_heads: Num = letter(REQUIRED, "heads")
-    d_key: Num = letter(REQUIRED, "width per query/key head")
-    d_value: Num = letter(REQUIRED, "width per value head")
-    bias: bool = key(flag, False, "biases on the wide projections and the norm")
-    cap: float | None = key(real, None, "logits of the gates are capped at ± this by a tanh")
-
-    def build(self, place: Place) -> MatrixMemory:
-        eps = place.norm.epsilon_or(RMS_EPS)
-        return self.into(MatrixMemory, d_model=place.d_model, norm_eps=eps)

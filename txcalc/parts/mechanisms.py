@@ -16,7 +16,6 @@ MIXERS = {
     "delta": "delta",
     "rg_lru": "recurrent",
     "linear_attention": "linear_attention",
-    "matrix_memory": "linear_attention",
     "time_mix": "rwkv",
     "short_convolution": "convolution",
     "draft_attention": "drafts",

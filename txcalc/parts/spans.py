@@ -240,31 +240,6 @@ class CausalUncached(Uncached):
         return triangle(work.tokens)
 
 
-class UncachedWindow(Uncached):
-    """Attention within a distance, of what is read once, as a whole: no cache."""
-
-    window: Num
-
-    @property
-    def max_keys(self) -> Num:
-        return self.window
-
-    def describe(self) -> str:
-        return f", window {self.window:,}"
-
-    @abstractmethod
-    def visible(self, work: Workload) -> Num: ...
-
-
-class WindowUncached(UncachedWindow):
-    """Query i of a text attends to key j when 0 ≤ i − j < W."""
-
-    causal: ClassVar[bool] = True
-
-    def visible(self, work: Workload) -> Num:
-        return Window(window=self.window)._up_to(work.tokens)
-
-
 def window_pieces(n: Num, width: Num) -> tuple[tuple[Num, Num], ...]:
     """(number, width) of the full pieces of n, and of the remainder, which may be 0 wide."""
     full = floor_div(n, width)
@@ -336,8 +311,17 @@ class CrossUncached(Uncached):
         return work.tokens * work.source
 
 
-class CentredWindow(UncachedWindow):
+class CentredWindow(Uncached):
     """A bidirectional window (encoders): query i attends to key j when |i − j| < W."""
+
+    window: Num
+
+    @property
+    def max_keys(self) -> Num:
+        return self.window
+
+    def describe(self) -> str:
+        return f", window {self.window:,}"
 
     def visible(self, work: Workload) -> Num:
         reach = minimum(work.tokens, self.window)

@@ -1,4 +1,4 @@
-"""Decoders with layers that no part describes, listed leaf by leaf; the Byte Latent Transformer."""
+"""Decoders with layers that no part describes, listed leaf by leaf."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, ROUTED, TOP, WIDTH, Config, Raw, layered
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number, without
-from txcalc.sources.huggingface.leaf_list import Leaves, ffn_leaves, leaf, leaf_stack, matrix, norm_leaf, of_kind
-from txcalc.sources.spec import real, size
+from txcalc.sources.huggingface.leaf_list import Leaves, leaf, norm_leaf
+from txcalc.sources.spec import real
 
 SLIDING = "hybrid_sliding"
 
@@ -261,135 +261,3 @@ def kimi_k3(c: Config, raw: Raw) -> Raw:
     if "experts" in raw:
         raw["experts"] |= {"latent": latent, "correction": True}
     return layered(without(raw, "layer", "pattern") | {"around": around}, (order, tables))
-
-
-# For each part its model type, and its class's width, layers, heads and feed-forward width (0: 8/3 of its width).
-PARTS = {
-    "patcher": ("blt_patcher", 768, 14, 12, 2048),
-    "encoder": ("blt_local_encoder", 1024, 1, 16, 0),
-    "global": ("blt_global_transformer", 2048, 25, 16, 5632),
-    "decoder": ("blt_local_decoder", 1024, 9, 16, 2816),
-}
-
-
-def blt(c: Config) -> Raw:
-    """The Byte Latent Transformer (arXiv 2412.09871): an encoder over bytes with hash embeddings of the bytes before
-    each, a transformer over patches, and a decoder over bytes, joined by cross-attention. The entropy of a small model
-    (the patcher) determines where patches begin."""
-    form = c.head_of("lm", "none")
-    parts = {name: _Part(c, name) for name in PARTS}
-    e, g, d, k = parts["encoder"], parts["global"], parts["decoder"], c.size("cross_attn_k", default=2)
-    patches = _patches(c)
-    at_kv, at_patches = {"at": [*patches, k]}, {"at": patches}
-    window = c.size("local_attention_window_len", default=512, null=None)
-    groups = c.items("encoder_hash_byte_group_size", of=size, length=None, default=[])
-    hashes = (len(groups) or 6) * c.size("encoder_hash_byte_group_nb_functions", default=1)
-    rows = hashes * c.size("encoder_hash_byte_group_vocab", default=500002)
-    if d.width != e.width:
-        d.c.fault("hidden_size", d.width, f"the encoder's {e.width:,}", "the decoder reads the encoder's output")
-    for part in (e, d):
-        part.c.require_size("cross_attn_k", k, 2, "all parts need the same number of vectors per patch")
-        part.c.ignore("hidden_size_global")
-    d.c.ignore("vocab_size")
-    d.c.require_size("hidden_size_global", g.width, 2048, "the width of the layers over patches")
-    vocab = {config: config.size("vocab_size", default=260) for config in (c, e.c, parts["patcher"].c)}
-    around = [leaf("bytes", "table", vocab[e.c], e.width), leaf("hashes", "table", rows, e.width, bias=True)]
-    around[1]["runs"] = hashes
-    around = of_kind("embedding", around)
-    around += e.layers(window)
-    times = e.number if e.c.flag("cross_attn_all_layers", default=False) else 1
-    around.append(matrix("to_patches", e.width, e.width * k, kind="embedding", runs=times, **at_patches))
-    around += e.cross_attentions(times, at_kv, {"keys": [1, 0, 1]}, {})
-    if e.width * k != g.width:
-        around.append(matrix("to_global", e.width * k, g.width, kind="embedding", **at_patches))
-    around.append(matrix("from_patches", g.width, d.width * k, kind="embedding", **at_patches))
-    times = d.number if d.c.flag("cross_attn_all_layers", default=True) else 1
-    around += d.cross_attentions(times, {}, {"keys": at_kv["at"]}, at_kv)
-    around += [*d.layers(window), norm_leaf("last", d.width, "rms_norm")]
-    if c.flag("patch_in_forward", default=True, null=False):
-        p = parts["patcher"]
-        around.append(leaf("patcher_bytes", "table", vocab[p.c], p.width, kind="embedding"))
-        around += p.layers(p.c.size("sliding_window", default=512, null=None))
-        around.append(norm_leaf("patcher", p.width, "rms_norm"))
-        around.append(matrix("patcher_head", p.width, vocab[p.c], kind="head"))
-    tied = c.flag("tie_word_embeddings", default=False)
-    if form == "lm":
-        if tied and vocab[c] != vocab[e.c]:
-            c.fault(
-                "vocab_size", vocab[c], f"the encoder's {vocab[e.c]:,}", "the head is tied to the encoder's embedding"
-            )
-        around.append(leaf("head", ("linear", "tied")[tied], d.width, vocab[c], bias=False, kind="head"))
-    c.note("one pass over a whole text is counted, not generation byte by byte; attention between bytes and patches "
-           "counts all pairs, without its mask")  # fmt: skip
-    raw: Raw = {"kind": "encoder", "d_model": g.width, "n_layers": g.number, "around": around}
-    return leaf_stack(raw | {"head": {"form": "none"}}, {"layer": g.layer(None, at_patches)}, [])
-
-
-def _patches(c: Config) -> list[int]:
-    """The number of patches in T bytes, as `at` of a leaf: one of the first byte, and ⌈(T − 1)/p⌉ of p bytes each."""
-    length = c.size("patch_size", default=4, null=None)
-    longest = c.size("max_patch_length", default=None, null=None)
-    if not c.flag("patch_in_forward", default=True, null=False):
-        c.note("patches do not depend on entropy: every byte is a patch, and there is one empty patch")
-        return [1, 1, 1]
-    if length is None:
-        return [1, 0, 1]
-    length = min(length, longest or length)
-    c.note(
-        f"patches depend on the text: {length} bytes each are assumed (patch_size), except for a first one of one byte"
-    )
-    return [1, length - 1, length]
-
-
-class _Part:
-    """A stack of layers and its config."""
-
-    def __init__(self, c: Config, name: str) -> None:
-        kind, width, number, heads, d_ff = PARTS[name]
-        self.name, self.c = name, c.nested(f"{name}_config", kind, {})
-        self.width = self.c.size("hidden_size", default=width)
-        self.number = self.c.size("num_hidden_layers", default=number)
-        default = int(8 * self.width / 3)
-        self.d_ff = self.c.size("intermediate_size", default=d_ff or default, null=default)
-        self.heads = self.c.size("num_attention_heads", default=heads)
-        self.groups = self.c.size("num_key_value_heads", default=self.heads, null=self.heads)
-        self.c.divides(self.heads, self.width, "num_attention_heads", "hidden_size")
-        self.c.divides(self.groups, self.heads, "num_key_value_heads", "num_attention_heads")
-        self.head = max(1, self.width // self.heads)
-        self.c.rotary(self.head)
-        self.act = "silu" if name == "patcher" else self.c.activation("hidden_act", default="silu")
-        self.c.ignore("hidden_act", "sliding_window", "tie_word_embeddings", "encoder_cross_output_size", "head_dim")
-
-    def _qkvo(self, name: str, queries: Raw, keys: Raw) -> tuple[Leaves, Raw]:
-        kv = self.groups * self.head
-        leaves = [matrix(f"{name}q", self.width, self.width, **queries)]
-        leaves += [matrix(f"{name}{letter}", self.width, kv, **keys) for letter in "kv"]
-        return leaves, matrix(f"{name}o", self.width, self.width, **queries)
-
-    def layer(self, window: int | None, here: Raw, name: str = "") -> Leaves:
-        """A causal pre-norm layer."""
-        (q, k, v), out = self._qkvo(name, here, here)
-        form, span = ("once", ()) if window is None else ("window_once", (window,))
-        groups = max(1, self.heads // self.groups)
-        core = [leaf(f"{name}rotary", "rotary", self.heads + self.groups, self.head, **here)]
-        core.append(
-            leaf(f"{name}core", form, self.heads, self.head, self.head, *span, groups=groups, bias=False, **here)
-        )
-        leaves = [q, k, v, *core, out, leaf(f"{name}attention_sum", "sum", self.width, **here)]
-        options: Raw = {"norm": "rms_norm", "bias": False, "gated": True, **here}
-        ff = ffn_leaves(f"{name}feed_forward", self.width, self.d_ff, self.act, **options)
-        norm = norm_leaf(f"{name}attention", self.width, "rms_norm", **here)
-        return [norm, *of_kind("attention", leaves), *ff]
-
-    def layers(self, window: int | None) -> Leaves:
-        return [item | {"times": self.number} for item in self.layer(window, {}, f"{self.name}_")]
-
-    def cross_attentions(self, times: int, queries: Raw, span: Raw, keys: Raw) -> Leaves:
-        """Cross-attention of `times` layers; its queries are added to its output twice."""
-        name = f"{self.name}_cross_"
-        (q, k, v), out = self._qkvo(name, queries, keys)
-        span = {**queries, **span, "groups": max(1, self.heads // self.groups)}
-        core = leaf(f"{name}core", "reading", self.heads, self.head, self.head, bias=False, **span)
-        leaves = [q, k, v, core, out, leaf(f"{name}sum", "sum", self.width, groups=2, **queries)]
-        norms = [norm_leaf(f"{name}{qk}", self.width, "rms_norm", **at) for qk, at in (("q", queries), ("k", keys))]
-        return [item | {"times": times} for item in [*norms, *of_kind("attention", leaves)]]

@@ -1,4 +1,4 @@
-"""Mamba, RWKV, xLSTM, and their hybrids with attention."""
+"""Mamba, RWKV, and their hybrids with attention."""
 
 from __future__ import annotations
 
@@ -281,29 +281,4 @@ def rwkv(c: Config) -> Raw:
         "norm": c.layer_norm("layer_norm_epsilon"),
         "embedding": {"norm": True},
         "head": c.lm_head(tied=False),
-    }
-
-
-def xlstm(c: Config) -> Raw:
-    """A matrix memory and a gated feed-forward in every layer."""
-    c.require_single_stack()
-    raw = c.widths("decoder", ("hidden_size", "embedding_dim"), ("num_hidden_layers", "num_blocks"))
-    d, n_heads = raw["d_model"], c.size("num_heads", default=8)
-    per_head = {}
-    for key, name, share in (("d_key", "qk_dim_factor", 0.5), ("d_value", "v_dim_factor", 1.0)):
-        inner = int(d * c.real(name, default=share))
-        if inner < 1 or inner % n_heads:
-            c.fault(name, c.data.get(name, share), f"a share of hidden_size = {d:,} that num_heads = {n_heads} divides")
-        per_head[key] = max(1, inner // n_heads)
-    multiple = c.size("ffn_round_up_to_multiple_of", default=64)
-    width = int((d * c.real("ffn_proj_factor", default=2.667) + multiple - 1) // multiple * multiple)
-    if not 1 <= width <= 10**9:
-        c.fault("ffn_proj_factor", c.data.get("ffn_proj_factor"), "above 0")
-        width = 1
-    return raw | {
-        "matrix_memory": {"n_heads": n_heads, **per_head, "cap": c.real("gate_soft_cap", default=15.0)},
-        "feed_forward": {"d_ff": width, "gated": True, "activation": "silu"},
-        "norm": c.rms("norm_eps"),
-        "positions": {"form": "none"},
-        "head": c.lm_head(tied=False, softcap=c.real("output_logit_soft_cap", default=30.0)),
     }

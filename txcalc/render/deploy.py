@@ -48,8 +48,9 @@ def _header(answer: Deploy, detail: bool) -> list[str]:
     if answer.api:  # the question that was asked, once the plan holds
         verdicts.insert(len(verdicts) if answer.failed else 0, serving.api(answer, answer.api))
     if largest := answer.largest_that_fits:
-        within = " within the limits" if largest.within_limits else ""
-        verdicts.append(f"largest load that fits{within}: {serving.load(largest)}")
+        within, line = " within the limits" if largest.within_limits else "", serving.load(largest)
+        if not any(line in text for text in verdicts):  # a missed limit names it too
+            verdicts.append(f"largest load that fits{within}: {line}")
     plan = [
         f"{number_of('sequence', work.concurrency)} of {work.context:,} tokens{halves}; "
         f"weights {engine.weights}, cache {engine.kv}",

@@ -164,6 +164,8 @@ def test_a_limit_of_a_percentile_is_simulated_and_met() -> None:
     assert f"{start}{1000 * tpot['value_s']:.1f} ms ≤ 30.0 ms; 9" in " ".join(run(*argv)[1].split())
     code, out, _ = run("llama-3.1-8b", "--gpu", "h100:2", "--dp", "2", *argv[3:])
     assert code == 1 and out.startswith("misses p99.5 TPOT ") and "largest load within them: 162 users" in out
+    out = run("llama-3.1-8b", "--gpu", "h100:1", "--concurrency", "900", *CHAT[2:6], "--ttft", "300ms")[1]
+    assert "\nfits " in out and out.count("largest load ") == 1
 
 
 @pytest.mark.slow

@@ -80,9 +80,9 @@ def test_names_of_fields_are_letters() -> None:
 def test_a_kind_of_attention_is_hinted_at(tmp_path: Path) -> None:
     path = tmp_path / "model.toml"
     path.write_text('d_model = 64\nn_layers = 2\n[attention]\nkind = "mla"\nn_heads = 4\n[feed_forward]\nd_ff = 128\n')
-    assert "--set latent.kv_rank=512" in run("show", str(path))[2]
-    assert "--set latent.kv_rank=512" in run("show", "gpt2", "--set", "attention.kind=mla")[2]
-    assert "--set latent.kv_rank=512" in run("show", "D=64 L=2 h=4 F=128 attention.kind=mla")[2]
+    assert "latent.kv_rank=512, and latent.d_nope" in run("show", str(path))[2]
+    assert "latent.kv_rank=512, and latent.d_nope" in run("show", "gpt2", "--set", "attention.kind=mla")[2]
+    assert "latent.kv_rank=512, and latent.d_nope" in run("show", "D=64 L=2 h=4 F=128 attention.kind=mla")[2]
 
 
 def test_names_of_configs_are_keys_that_are_set() -> None:

@@ -368,7 +368,7 @@ def notes(models: Sequence[Model], contexts: Sequence[int]) -> list[str]:
         if any(not model.reaches(tokens) for tokens in contexts) and not model.fixed_length:
             lines.append(f"{model.name}: lengths beyond its position table are left out")
         elif model.context and max(contexts, default=0) > model.context:
-            lines.append(f"{model.name}: includes lengths beyond its context of {model.context:,} (grey)")
+            lines.append(f"{model.name}: includes lengths beyond its context of {model.context:,} (grey on a terminal)")
     return lines
 
 

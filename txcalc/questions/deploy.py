@@ -376,8 +376,8 @@ def deploy(
     gpu: Annotated[
         str | Accelerator | Sequence[str | Accelerator],
         o.GPU.with_help(
-            "Without N: the fewest that serve the load within the limits (in a comparison without a load, the cheapest "
-            "per token). With a price per GPU-hour: h100-sxm:8@2.5. Repeatable.",
+            "Without N: the fewest that serve the load within the limits; in a comparison with prices and no load, the "
+            "number whose tokens cost least. With a price per GPU-hour: h100-sxm:8@2.5. Repeatable.",
             value="NAME[:N][@PRICE]",
             repeats=True,
         ),

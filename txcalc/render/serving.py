@@ -403,7 +403,9 @@ def _loads(speed: Speed, most: int | None) -> Table:
     ]
     times = column("TTFT", "s"), column("TPOT", "s")
     headings = (TableCell("users", "users"), *times, "bound", *_throughput_headings(speed))
-    return Table(f"Loads, {points[0].layout}: each user sends the next request when an answer ends", headings, rows)
+    of_run = f"; {number_of('user', speed.sequences)} simulated" if speed.simulation and speed.rate is None else ""
+    title = f"Loads, {points[0].layout}: each user sends the next request when an answer ends{of_run}"
+    return Table(title, headings, rows)
 
 
 def _front(speed: Speed) -> Table:

@@ -25,8 +25,7 @@ from txcalc.sources.tables import SOUND, CheckedTable, ReportFault
 
 # Hints for keys that users try, and that are not close to a known key.
 LATENT = (
-    "latent attention: --set latent.kv_rank=512 --set latent.d_nope=128 --set latent.d_rope=64 --set latent.d_v=128; "
-    "GQA and MQA: n_kv_heads"
+    "latent attention: latent.kv_rank=512, and latent.d_nope, latent.d_rope and latent.d_v; GQA and MQA: n_kv_heads"
 )
 HINTS = {
     **dict.fromkeys(("attention.kind", "attention.type", "attention.form"), LATENT),

@@ -246,8 +246,7 @@ def unsupported(
     if subject:
         fix = ", ".join(ENGINES[name].title for name in engines) or "none does: --engine none plans without one"
         if chosen.default:  # the format chose it
-            expected = f"a format of another engine: {title}, which has it, does not run {subject}"
-            return Fault("--weights", form.name, expected, fix)
+            return Fault("--weights", form.name, f"a format of an engine that runs {subject}; {title} does not", fix)
         return Fault("--engine", title, f"an engine that runs {subject}", fix)
     title = f"{title} {chosen.user_version}".strip()
     for each in _stored(form):

@@ -130,7 +130,8 @@ def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
 
 def _check_pages(plan: Plan, engine: str) -> None:
     """Errors: `InputError` if the engine does not start with the pages that were asked for: SGLang has hybrids in pages
-    of 1 (mem_cache/mamba_radix_cache.py), vLLM selected keys in those of its kernels (design/attention_backends)."""
+    of 1 (mem_cache/mamba_radix_cache.py), TensorRT-LLM powers of two (kernels/kvCacheUtils.h), vLLM multiples of 16, or
+    what its kernels for selected keys need (design/attention_backends)."""
     model, accelerator, block = plan.planner.model, plan.planner.accelerator, plan.planner.engine.block
     pages: tuple[int, ...] = (block,)
     if engine in ("llama.cpp", "ollama"):
@@ -139,8 +140,12 @@ def _check_pages(plan: Plan, engine: str) -> None:
         pages = (1,)
     elif engine in ("vllm", "dynamo") and any(leaf.role == "selection" for leaf in model.root.leaves()):
         pages = (1,) if accelerator.vendor == "AMD" else (64, 32) if accelerator.kernels == "blackwell" else (64,)
+    elif engine == "trtllm":
+        pages = (1 << (block - 1).bit_length(),)
+    elif engine in ("vllm", "dynamo") and accelerator.vendor != "AMD":
+        pages = (16 * ceil_div(block, 16),)
     if block not in pages:
-        expected = f"pages of {' or '.join(map(str, pages))}, which {model.name} needs in {engine}"
+        expected = f"a size of pages that {engine} has for {model.name}"
         raise InputError("--emit", [Fault("--block", block, expected, f"--block {pages[0]}")])
 
 

@@ -194,7 +194,6 @@ MIXERS_DRAWN = some(
     "LinearAttention",
     "TimeMix",
     "ShortConvolution",
-    "RoutedAttention",
     "TimeConvolution",
 )
 

@@ -180,16 +180,13 @@ def test_a_key_by_its_old_name() -> None:
         build(raw | {"norm": {"abreast": parts, "parallel": "no"}}, "both")
 
 
-@pytest.mark.parametrize("section", ["differential_attention", "expert_attention"])
-def test_attention_of_its_own_kind_stands_beside_no_cross_attention(section: str) -> None:
-    own = {"n_heads": 4, "n_experts": 2, "top_k": 1, "d_head": 8}
-    keys = {"differential": ("n_heads",), "expert": ("n_experts", "top_k", "d_head")}
-    half = {"n_layers": 1, section: {key: own[key] for key in keys[section.partition("_")[0]]}}
+def test_differential_attention_stands_beside_no_cross_attention() -> None:
+    half = {"n_layers": 1, "differential_attention": {"n_heads": 4}}
     raw = {"kind": "encoder-decoder", "d_model": 32, "vocab_size": 50, "attention": {"n_heads": 4},
            "feed_forward": {"d_ff": 48}, "encoder": {"n_layers": 1}}  # fmt: skip
     layer = {"layer": {"own": {"parts": ["attention", "cross_attention", "feed_forward"]}}}
     message = said(build, raw | {"decoder": half | layer}, "model.toml")
-    assert f"no {section}: a decoder with cross-attention has plain or latent attention" in message
+    assert "no differential_attention: a decoder with cross-attention has plain or latent attention" in message
 
 
 def test_the_description_that_is_changed_is_good() -> None:

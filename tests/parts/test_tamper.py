@@ -95,10 +95,6 @@ HEADS, DELTA = {"n_heads": 3, "d_head": 5}, {"n_heads": 3, "n_key_heads": 1, "d_
 MAMBA = {"d_inner": 13, "d_state": 5, "d_conv": 4, "dt_rank": 3, "n_heads": None}
 MAMBA2 = HEADS | {"n_groups": 1, "d_state": 7, "d_conv": 4}
 SAID: dict[str, tuple[str, dict[str, Any]]] = {
-    "attention of experts": (
-        "expert_attention",
-        {"n_experts": 5, "top_k": 2, "n_kv_heads": 3, "d_head": 7, "bias": True},
-    ),
     "attention of a draft": ("draft_attention", {"n_heads": 6, "n_kv_heads": 3, "d_head": 7, "rotary": True}),
     "linear attention": ("linear_attention", HEADS | {"activation": "silu"}),
     "mamba": ("mamba", MAMBA | {"bias": False, "conv_bias": True, "norms": True}),

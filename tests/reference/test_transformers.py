@@ -145,12 +145,6 @@ def oss_downs(layer: str, suffix: str, tensor: Tensor) -> Copied:
     return {f"{at}.{e}.down.{kind}": expert.T for e, expert in enumerate(tensor)}
 
 
-def expert_heads(layer: str, side: str, tensor: Tensor) -> Copied:
-    """JetMoE's experts of attention."""
-    name = "q" if side == "in" else "o"
-    return {f"layers.{layer}.attention.{name}.routed.{e}.weight": expert for e, expert in enumerate(tensor)}
-
-
 def delta_projections(layer: str, tensor: Tensor) -> Copied:
     """q, k, v and z of two key heads of 8 and four value heads of 6, interleaved key head by key head."""
     q, k, v, z = tensor.unflatten(0, (2, -1)).split((8, 8, 12, 12), 1)
@@ -198,7 +192,6 @@ FUNCTIONS: dict[str, Callable[..., Copied]] = {
         expert_pairs,
         oss_pairs,
         oss_downs,
-        expert_heads,
         delta_projections,
         delta_gates,
         queries_and_gates,

@@ -127,19 +127,20 @@ def test_a_list_of_numbers_that_nobody_reads_is_refused() -> None:
         build(groups, "model", written=True)
 
 
+BOTH = {**TINY["compressed"], "latent": {"kv_rank": 8}}
+
+
 @pytest.mark.parametrize(
-    ("name", "key", "fault"),
+    ("raw", "key", "fault"),
     [
-        ("jetmoe", "n_experts", "--set: n_experts is a key of several tables (expert_attention.n_experts or experts."),
-        ("jetmoe", "top_k", "--set: top_k is a key of several tables (expert_attention.top_k or experts.top_k?)"),
-        ("jetmoe", "h", "h is attention.n_heads: attention is a table that no layer uses (they have expert_attention, "
-         "experts; expert_attention has n_experts, top_k, n_kv_heads, d_head, bias)"),
-        ("jetmoe", "rotary_dims", "which changes nothing here: it counts with rotary positions of [attention]"),
-        ("diffllama", "rotary_dims", "which changes nothing here: it counts with rotary positions of [attention]"),
+        (BOTH, "q_rank", "--set: q_rank is a key of several tables (latent.q_rank or compressed.q_rank?)"),
+        (TINY["deepseek-v2"], "h_kv", "h_kv is attention.n_kv_heads: attention is a table that no layer uses (they "
+         "have experts, latent; latent has n_heads, "),
+        (TINY["diffllama"], "rotary_dims", "changes nothing here: it counts with rotary positions of [attention]"),
     ],
 )  # fmt: skip
-def test_a_change_that_other_tables_of_attention_have_not(name: str, key: str, fault: str) -> None:
-    assert fault in refused(build, TINY[name], name, changes={key: 4})
+def test_a_change_that_other_tables_of_attention_have_not(raw: Any, key: str, fault: str) -> None:
+    assert fault in refused(build, raw, "tiny", changes={key: 4})
     assert build(TINY["deepseek-v2"], "tiny", changes={"kv_rank": 4}).params > 0  # latent alone has that key
 
 

@@ -64,7 +64,6 @@ SAMPLE: list[tuple[Any, Layout, dict[str, Any]]] = [
 NIGHTLY: list[tuple[Any, Layout, dict[str, Any]]] = [
     (LLAMA, Layout(tp=4, sp=4, fsdp=256), {}),  # more ranks than rows
     (LLAMA, Layout(tp=2), {"parameter": "bf16", "optimizer": "sgd-momentum"}),  # the table's gradient is whole
-    (build(TINY["jetmoe"], "jetmoe"), Layout(fsdp=8), {}),  # experts of attention
     (LLAMA + " tied", Layout(tp=2, sp=2, pp=2, fsdp=2), {"accumulation": 4}),
     (LLAMA, Layout(fsdp=3), {"optimizer": "muon"}),
     # A norm behind the experts: recomputation gathers their results too.
@@ -107,17 +106,6 @@ def test_states_that_pytorch_does_not_keep_are_modelled(optimizer: str, said: st
 
     with pytest.raises(NoParallel, match=said):
         verify_layout(load(LLAMA + " E=4 k=2"), Recipe(Layout(fsdp=2), tokens=32, optimizer=optimizer), ranks=1)
-
-
-@pytest.mark.slow
-def test_experts_of_attention_are_not_run_over_ep() -> None:
-    from txcalc.verification.branches import NoParallel
-    from txcalc.verification.layouts import verify_layout
-
-    with pytest.raises(
-        NoParallel, match=r"^layers.0.attention: attention experts over the ranks of ep are only modelled"
-    ):
-        verify_layout(build(TINY["jetmoe"], "jetmoe"), Recipe(Layout(fsdp=2, ep=2), tokens=32), ranks=1)
 
 
 @pytest.mark.drawn(quick=8)

@@ -90,8 +90,6 @@ def _shrink_writers(stack: Stack) -> None:
     branches = sum(len(block.names) for block in blocks)
     for block in dict.fromkeys(blocks):  # a shared one once
         for name, module in block.named_modules():
-            above, _, number = name.rpartition(".routed.")
-            last = (above if number.isdecimal() else name).rpartition(".")[2]  # o.routed.3 is an o
-            writes = last in WRITERS and not isinstance(module, nn.Identity)
-            if writes and not block.norm_after_sum and not hasattr(module, "routed"):
+            writes = name.rpartition(".")[2] in WRITERS and not isinstance(module, nn.Identity)
+            if writes and not block.norm_after_sum:
                 _base_layer(module).get_parameter("weight").mul_(branches**-0.5)

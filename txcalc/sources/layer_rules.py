@@ -97,7 +97,6 @@ def _score_bias(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
 WITHOUT_SCORE_BIAS = {
     "latent": "latent attention",
     "differential_attention": "differential attention",
-    "expert_attention": "attention of experts",
 }
 
 

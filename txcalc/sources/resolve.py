@@ -30,7 +30,6 @@ LATENT = (
 HINTS = {
     **dict.fromkeys(("attention.kind", "attention.type", "attention.form"), LATENT),
     "attention.differential": "its table is [differential_attention]",
-    "attention.experts": "its table is [expert_attention]",
 }
 
 # The keys of a stack that are tables, and all of them.

@@ -132,7 +132,6 @@ def _lora(stack: StackSpec, fault: ReportFault) -> None:
     parts = {part for layer in stack.layer.values() for part in layer.parts}
     unsupported = sorted(parts - ADAPTED)
     unsupported += ["keep" for attention in stack.attentions if attention.get("keep") is not None]
-    unsupported += ["expert_attention"] if stack.tables("expert_attention") else []
     unsupported += [stack.positions.form] if stack.positions.form in ("disentangled", "relative-projection") else []
     if unsupported:
         fault("lora.rank", rank, f"none: adapters are not supported with {', '.join(dict.fromkeys(unsupported))}")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from txcalc.planning.training.stages import StagePiece
 from txcalc.reference.run import Run, current
-from txcalc.verification.branches import NoParallel, distribute, owners, stacked_name, use_local_shards
+from txcalc.verification.branches import distribute, owners, stacked_name, use_local_shards
 
 
 def stack_experts(net: nn.Module) -> None:
@@ -61,8 +61,6 @@ def distribute_experts(net: nn.Module, piece: StagePiece, meshes: Mapping[Any, A
     experts = [leaf for leaf in piece.leaves if leaf.entry.routed]
     for path, dispatched in dict.fromkeys((path, leaf.dispatched) for leaf in experts for path in owners(leaf)):
         module: Any = net.get_submodule(path)
-        if not hasattr(module, "run_experts"):
-            raise NoParallel(f"{path}: attention experts over the ranks of ep are only modelled")
         per_rank = len(module.routed) // ep.size()
         first = per_rank * ep.get_local_rank()
         module.routed = nn.ModuleDict({str(i): module.routed[i] for i in range(first, first + per_rank)})

@@ -328,31 +328,6 @@ def beam(c: Config) -> Raw:
     return layered(raw, axis, (names, tables))
 
 
-def jetmoe(c: Config) -> Raw:
-    """Mixture of attention heads: experts for queries and outputs with shared keys and values; and feed-forward
-    experts. The sum of experts has a bias."""
-    raw = c.stack()
-    mixed = c.experts(("num_local_experts",), ("num_experts_per_tok",), ("intermediate_size",), 8, 2, sum_bias=True)
-    mixed["activation"] = c.activation("activation_function", default="silu")
-    groups, width = c.size("num_key_value_heads", default=16), c.size("kv_channels", "head_dim", default=128)
-    heads_of_all = groups * mixed["top_k"]
-    if c.size("num_attention_heads", default=heads_of_all) != heads_of_all:
-        c.fault("num_attention_heads", c.data["num_attention_heads"], f"{heads_of_all:,}", "the class computes it")
-    return raw | {
-        "expert_attention": {
-            "n_experts": mixed["n_experts"],
-            "top_k": mixed["top_k"],
-            "n_kv_heads": groups,
-            "d_head": width,
-            "bias": True,
-        },
-        "experts": mixed | {"scoring": "softmax_after"},
-        "norm": c.rms(),
-        "positions": c.rotary(width),
-        "head": c.lm_head(tied=True),
-    }
-
-
 def minimax_m3_vl_text(c: Config) -> Raw:
     """Routed experts and a shared one; in some layers an index with few heads selects blocks of keys."""
     raw = c.stack()

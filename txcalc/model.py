@@ -353,7 +353,7 @@ class Model(Struct, frozen=True, dict=True):
             del given["source"]
         sizes = {name: _length(value, decoding is not None) for name, value in given.items()}
         faults = [
-            Fault(name, value, f"a whole number from {least} to {MAX_TOKENS:,}{_several(value)}")
+            Fault(name, value, f"a whole number from {least} to {MAX_TOKENS:,}{' in each item' * is_array(value)}")
             for name, value in sizes.items()
             if not _is_valid_length(value, least := LEAST[name], decoding is not None)
         ]
@@ -543,7 +543,3 @@ def _is_valid_length(value: Any, least: int, unchecked: bool) -> bool:
     if unchecked or not is_array(value):
         return usable(value) and not (whole(value) and not least <= value <= MAX_TOKENS)
     return bool(value.size) and all(whole(length) and least <= length <= MAX_TOKENS for length in value.flat)
-
-
-def _several(value: Any) -> str:
-    return f", or an array of such ({value.dtype})" if is_array(value) else ""

@@ -186,9 +186,7 @@ class Load(o.Options):
         float, o.Option("Burstiness of --rate: 1 is Poisson, below 1 bursts, above 1 more even.", "B")
     ] = 1.0
     simulate: Annotated[bool, SIMULATE] = False
-    requests: Annotated[o.Length | None, o.tokens("Simulated requests (default: 10,000, but 10 to 400 per user).")] = (
-        None
-    )
+    requests: Annotated[o.Length | None, o.tokens("Simulated requests (default: 10,000; per user 10 to 400).")] = None
     seed: Annotated[int, o.Option("Seed of the simulation.", "N")] = 0
     prefix_hits: Annotated[float | str, o.Option("Share of each prompt found in the prefix cache.", "30%|0.3")] = 0
     shared_prefix: Annotated[

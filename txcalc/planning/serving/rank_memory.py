@@ -13,6 +13,7 @@ from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
 from txcalc.parts.part import Leaf
 from txcalc.parts.sharding import Ways
+from txcalc.parts.taps import Convolution
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import PipelineStage
 from txcalc.planning.serving.engine import EngineConfig
@@ -112,6 +113,8 @@ class RankBytes:
         for cache in [*(cache for _, cache in caching), *drafts]:
             layers[_kind(cache.leaf)] += cache.copies
             bits = int(cache.leaf.cache(work).elements * self.engine.bits_cached(cache.leaf))
+            if isinstance(cache.leaf, Convolution):  # vLLM keeps a column less
+                bits -= bits // cache.leaf.taps
             if cache.leaf.cache_kind == "tokens":
                 token_bits = max(token_bits, bits)
             else:

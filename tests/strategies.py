@@ -131,7 +131,6 @@ FIELDS |= {
     "DeltaNet.decay": st.sampled_from(["head", "channel"]),
     "DeltaNet.gate": st.sampled_from(["silu", "sigmoid"]),
     "DeltaNet.rank": maybe(sizes),
-    "DifferentialCore.span": causal_spans,
     "Embedding.scale": st.sampled_from([None, 2.0]),
     "Experts.latent": maybe(sizes),
     "Filter.groups": st.just(1),

@@ -180,15 +180,6 @@ def test_a_key_by_its_old_name() -> None:
         build(raw | {"norm": {"abreast": parts, "parallel": "no"}}, "both")
 
 
-def test_differential_attention_stands_beside_no_cross_attention() -> None:
-    half = {"n_layers": 1, "differential_attention": {"n_heads": 4}}
-    raw = {"kind": "encoder-decoder", "d_model": 32, "vocab_size": 50, "attention": {"n_heads": 4},
-           "feed_forward": {"d_ff": 48}, "encoder": {"n_layers": 1}}  # fmt: skip
-    layer = {"layer": {"own": {"parts": ["attention", "cross_attention", "feed_forward"]}}}
-    message = said(build, raw | {"decoder": half | layer}, "model.toml")
-    assert "no differential_attention: a decoder with cross-attention has plain or latent attention" in message
-
-
 def test_the_description_that_is_changed_is_good() -> None:
     assert build(described({}), "model.toml").params > 0
 

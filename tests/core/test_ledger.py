@@ -11,7 +11,7 @@ from tiny import TINY
 import txcalc
 from txcalc import InputError, Ledger, UnknownName
 from txcalc.ledger import QUANTITIES, walk
-from txcalc.parts.cores import AttentionCore, DifferentialCore
+from txcalc.parts.cores import AttentionCore
 from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.latent import LatentAttention, LatentCore
 from txcalc.parts.leaf import Recurrence
@@ -302,17 +302,6 @@ def test_what_an_eager_norm_moves() -> None:
     """For 4 bytes an element: to fp32 6, its square 8, the mean 4, two products 16, back 6; a LayerNorm is a kernel."""
     norm = Norm(width=4, form="rms", bias=False, eps=0)
     assert norm.unfused == (6 + 8 + 4 + 8 + 8 + 6) // 4 and replace(norm, form="layer").unfused == 1
-
-
-def test_two_halves_of_differential_attention() -> None:
-    """Four results of every head, whose difference is multiplied; frozen λ keeps nothing of it. The four vectors are
-    as wide as a head, and a pair of heads has one row of statistics."""
-    core = DifferentialCore(n_heads=6, n_kv_heads=2, d_qk=4, d_v=4, span=Causal())
-    work = Workload(2, 5, 0, 5)
-    query, keys = 2 * 5 * 6 * 4, 2 * 5 * 2 * 4
-    assert core.saved(work) == query + 2 * keys + 2 * query + query  # q, k, v, two results, and λ's operand
-    assert replace(core, learns=False).saved(work) == query + 2 * keys + 2 * query
-    assert (core.params, core.rows_kept(work), core.token) == (4 * 4, 3, 2 * (4 + 4))
 
 
 def test_a_text_read_at_once_sees_what_is_before() -> None:

@@ -136,7 +136,7 @@ BOTH = {**TINY["compressed"], "latent": {"kv_rank": 8}}
         (BOTH, "q_rank", "--set: q_rank is a key of several tables (latent.q_rank or compressed.q_rank?)"),
         (TINY["deepseek-v2"], "h_kv", "h_kv is attention.n_kv_heads: attention is a table that no layer uses (they "
          "have experts, latent; latent has n_heads, "),
-        (TINY["diffllama"], "rotary_dims", "changes nothing here: it counts with rotary positions of [attention]"),
+        (TINY["deepseek-v2"], "rotary_dims", "changes nothing here: it counts with rotary positions of [attention]"),
     ],
 )  # fmt: skip
 def test_a_change_that_other_tables_of_attention_have_not(raw: Any, key: str, fault: str) -> None:

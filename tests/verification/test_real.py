@@ -85,7 +85,7 @@ def model_of(source: str) -> Model:
 
 @pytest.mark.parametrize(
     ("source", "what"),
-    [("gemma3n", "gates that are cut by their mean"), ("diffllama", "heads of which one half is subtracted")],
+    [("gemma3n", "gates that are cut by their mean")],
 )
 def test_what_is_taken_of_all_channels_is_not_run_over_tp(source: str, what: str, pool: Any) -> None:
     model = build(TINY[source], source)

@@ -1,5 +1,4 @@
-"""Multi-head attention with its projections: MHA, GQA or MQA by the number of key/value heads, self or cross;
-and differential attention: heads in two halves, whose results are subtracted.
+"""Multi-head attention with its projections: MHA, GQA or MQA by the number of key/value heads, self or cross.
 
 Rotary embedding, Q/K norms, biases, sinks and windows are fields or children. The cores are in `parts.cores`,
 multi-head latent attention in `parts.latent`.
@@ -13,8 +12,8 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from txcalc.num import Num, exact_div, product
-from txcalc.parts.cores import AttentionCore, DifferentialCore, DynamicMask, Gate, gate
+from txcalc.num import Num, product
+from txcalc.parts.cores import AttentionCore, DynamicMask, Gate, gate
 from txcalc.parts.linear import Linear, Sum, linear
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import (
@@ -23,7 +22,6 @@ from txcalc.parts.options import (
     Raw,
     biases,
     count,
-    even,
     flag,
     groups_of,
     key,
@@ -33,7 +31,6 @@ from txcalc.parts.options import (
     real,
     size,
     text,
-    ungated,
 )
 from txcalc.parts.part import Child, Composite, Workload, on_source, optional
 from txcalc.parts.place import Mechanism, Place
@@ -84,7 +81,7 @@ class Attention(Composite):
     query_norm: Norm | None
     key_norm: Norm | None
     rotary: Rotary | None
-    core: AttentionCore | DifferentialCore
+    core: AttentionCore
     # False: another leaf saves its input (a parallel block's feed-forward reads the same).
     keeps_input: bool = True
     position: Linear | None = None
@@ -173,8 +170,6 @@ class Attention(Composite):
             ways.cannot_split("attention without o")
         heads, groups = ways.split("n_heads", self.n_heads), ways.groups("n_kv_heads", self.n_kv_heads)
         rotated_heads = heads if self.lender else heads + groups
-        if type(self.core) is DifferentialCore:
-            ways.split("pairs of n_heads", exact_div(self.n_heads, 2))
         return replace(
             self,
             n_heads=heads,
@@ -400,40 +395,3 @@ class MaskedAttention(AttentionOptions, forms="keep"):
 
     def _span(self, bidirectional: bool) -> Span:
         return Selected(top_k=self.keep)
-
-
-class DifferentialOptions(Mechanism, section="differential_attention", kind="attention", ordered=True):
-    """`[differential_attention]`: with an RMSNorm without weights over each pair of heads; rotary positions rotate
-    whole heads."""
-
-    n_heads: Num = letter(REQUIRED, "query heads of both halves", of="n_kv_heads", grows="heads")
-    n_kv_heads: Num = letter(
-        lambda at: at["differential_attention"]["n_heads"], "key/value heads of both halves", even=True, grows="heads"
-    )
-    d_head: Num = letter(per_head("differential_attention"), "width per head", even=True, grows="head")
-    window: Num | None = letter(None, "query i sees key j when 0 ≤ i − j < window")
-    bias: list[str] = key(biases, [], "projections with a bias")
-
-    def conflicts(self) -> Iterator[Conflict]:
-        yield from ungated(self.bias)
-        yield from super().conflicts()
-        for name, number in (("n_heads", self.n_heads), ("n_kv_heads", self.n_kv_heads)):
-            yield from even(name, number, "differential attention halves them")
-
-    def build(self, place: Place) -> Attention:
-        heads, groups, width = self.n_heads, self.n_kv_heads, self.d_head
-        span = Causal() if self.window is None else Window(window=self.window)
-        return Attention(
-            d_model=place.d_model,
-            n_heads=heads,
-            n_kv_heads=groups,
-            d_head=width,
-            span=span,
-            biases=frozenset(self.bias),
-            query_norm=None,
-            key_norm=None,
-            rotary=place.positions.rotary(heads + groups, width),
-            core=DifferentialCore(n_heads=heads, n_kv_heads=groups, d_qk=width, d_v=width, span=span),
-            keeps_input=place.keeps_input,
-            inner_norm=place.norm.replace(form="rms", weighted=False).over(2 * width, exact_div(heads, 2)),
-        )

@@ -6,9 +6,8 @@ from abc import abstractmethod
 from typing import ClassVar
 
 from txcalc.notation import named_by_groups, pair
-from txcalc.num import Num, exact_div, total
+from txcalc.num import Num, total
 from txcalc.parts.linear import SAVES_RESULT
-from txcalc.parts.options import Table
 from txcalc.parts.part import NO_CACHE, Cache, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
 from txcalc.parts.spans import Attended, Span
 
@@ -245,54 +244,6 @@ class AttentionCore(SoftmaxCore):
 
     def cache(self, work: Workload) -> Cache:
         return NO_CACHE if self.borrowed else self.span.cache(work, self.token)
-
-
-class DifferentialCore(SoftmaxCore):
-    """Differential attention: two halves of the heads attend, and λ times the second result is subtracted from the
-    first. λ is learned: exp(a·b) − exp(c·d) of four vectors, plus a constant that grows with depth.
-
-    Shapes   q (B, T, h, d), k and v (B, S, h_kv, d), vectors (d,), y (B, T, h/2, 2·d)
-    Unit     FLOPs 8·B·T·S·h·d: each half attends once per half of the values, so that values are as wide as keys, as
-             kernels require; other: 5 per score for the softmax, 3 per result for λ, the difference and its scale
-    Counts   the full T×S rectangle; `flops_masked` only the pairs that the span lets through
-    Traffic  that of fused kernels, each of which reads its half of q, k and v
-    Kept     q, k, v and the four results (with `keep_scores` the probabilities instead), and the operand of λ, unless
-             frozen
-    Source   Ye et al. 2024 (arXiv 2410.05258), equation 1
-    """
-
-    when_frozen: ClassVar[Table] = {"learns": False}
-    scale: float | None = None
-    learns: bool = True
-    extra_products = "two attentions with the same queries and keys"
-    of_all = "heads of which one half is subtracted from the other"
-
-    def rows_kept(self, work: Workload) -> Num:
-        """One per pair of heads."""
-        return exact_div(super().rows_kept(work), 2)
-
-    def statistics(self, work: Workload) -> Num:
-        """Each half of the heads attends twice."""
-        return 2 * super().statistics(work)
-
-    def weights(self) -> tuple[Weight, ...]:
-        return tuple(Weight(name, (self.d_qk,)) for name in ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"))
-
-    def products(self, work: Workload) -> tuple[Operation, ...]:
-        heads, keys, tokens = 2 * work.batch * self.n_heads, self.span.keys(work), work.tokens
-        pairs, width = self.span.visible(work), self.d_qk
-        activations, kv = heads * tokens * width, 2 * work.batch * self.n_kv_heads * keys * width
-        moved = self.span.moved(activations, kv, self.params), self.span.moved(activations, kv)
-        result = work.positions * self.n_heads * width
-        difference = elementwise("difference", result, "add", result, result)
-        return (*attend(heads, tokens, keys, (width, width), pairs, moved), difference, difference, difference)
-
-    def keeps(self, work: Workload) -> Num:
-        tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)
-        query, kv = tokens * self.n_heads * self.d_qk, 2 * keys * self.n_kv_heads * self.d_qk
-        scores = 2 * keys * work.tokens * self.n_heads
-        multiplied = query if self.learns else 0
-        return kv + multiplied + (2 * query + scores if work.keep_scores else 3 * query)
 
 
 class Gate(Leaf):

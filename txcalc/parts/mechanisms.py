@@ -25,7 +25,7 @@ MIXERS = {
 # Parallel to it, or in place of the feed-forward.
 OTHERS = {"channel_mix": "rwkv", "convolution": "convolution"}
 # Tables that describe a layer's attention in place of [attention].
-ATTENTIONS = {"latent": "latent", "differential_attention": "attention"}
+ATTENTIONS = {"latent": "latent"}
 # Tables of a Transformer, around and in its layers.
 TABLES = {
     "attention": "attention",

@@ -265,22 +265,10 @@ def divided(key: str, parts: Num, whole: str, number: Num) -> Iterator[Conflict]
         yield Conflict(key, f"a divisor of {whole} = {number}")
 
 
-def even(key: str, number: Num, why: str) -> Iterator[Conflict]:
-    """A conflict unless the number is even."""
-    if not divides(2, number):
-        yield Conflict(key, f"an even number: {why}")
-
-
 def odd(key: str, number: Num) -> Iterator[Conflict]:
     """A conflict unless a kernel width is odd."""
     if divides(2, number):
         yield Conflict(key, "an odd number: equally many on both sides")
-
-
-def ungated(bias: list[str]) -> Iterator[Conflict]:
-    """A conflict if a missing gate has a bias."""
-    if "g" in bias:
-        yield Conflict("bias", 'a list without "g": there is no gate')
 
 
 class Options(ABC):

@@ -152,32 +152,6 @@ class AttentionCore(Core):
         return (-slopes[:, None, None] * distances(run, keys)).to(dtype)
 
 
-class DifferentialCore(Core):
-    """Two halves of the heads, each applied to both halves of the values, and their difference; see `parts.cores`. The
-    outputs of head pairs are then normed, and scaled by 1 − the layer's initial λ."""
-
-    def __init__(self, part: cores.DifferentialCore, like: TensorOptions) -> None:
-        super().__init__(part.span, part.d_qk**-0.5 if part.scale is None else part.scale)
-        for name in ("q1", "k1", "q2", "k2"):
-            self.register_parameter(f"lambda_{name}", like.parameter(part.d_qk))
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, run: Run, projected: Tensor | None = None) -> Tensor:
-        q1, q2 = q.unflatten(2, (2, -1)).unbind(2)
-        (k1, k2), (v1, v2) = ([by_head(half) for half in x.unflatten(2, (2, -1)).unbind(2)] for x in (k, v))
-        first, second = (
-            torch.cat([self.attend(q, k, v, run).unflatten(-1, (q1.shape[2], -1)) for v in (v1, v2)], -1)
-            for q, k in ((q1, k1), (q2, k2))
-        )
-        a, b, c, d = (self.get_parameter(f"lambda_{name}") for name in ("q1", "k1", "q2", "k2"))
-        weight = (a * b).sum().exp() - (c * d).sum().exp() + initial_lambda(run.index)
-        return (first - weight * second).flatten(2)
-
-
-def initial_lambda(layer: int) -> float:
-    """The initial λ of layer i: 0.8 − 0.6·exp(−0.3·i)."""
-    return 0.8 - 0.6 * math.exp(-0.3 * layer)
-
-
 class Rotary(nn.Module):
     """Rotates the first `dims` channels of the heads (B, T, heads, width) by position; if odd, not the last."""
 
@@ -312,12 +286,7 @@ class Attention(nn.Module):
             assert isinstance(part.span, spans.Selected)
             self.mask_proj = Linear(groups * part.core.d_v, groups, "v" in part.biases, like)
             self.mask = DynamicMask(part.mask, part.span.top_k, heads // groups, like)
-        self.differential = isinstance(part.core, cores.DifferentialCore)
-        self.core: AttentionCore | DifferentialCore
-        if isinstance(part.core, cores.DifferentialCore):
-            self.core = DifferentialCore(part.core, like)
-        else:
-            self.core = AttentionCore(part.core, like)
+        self.core = AttentionCore(part.core, like)
         self.g = Linear(d_model, heads * part.gate.gates, "g" in part.biases, like) if part.gate else None
         self.gate = Gate(part.gate) if part.gate else None
         self.inner_norm = Norm(part.inner_norm, like) if part.inner_norm else None
@@ -341,12 +310,7 @@ class Attention(nn.Module):
         if self.mask is not None and self.mask_proj is not None:
             run = replace(run, bias=self.mask(self.mask_proj(v.flatten(2)), run))
         projected = None if self.position is None else self._distances(x, run)
-        y = self.core(q, k, v, run, projected)
-        if self.differential:
-            assert self.inner_norm is not None
-            y = self.inner_norm(y.unflatten(-1, (-1, self.inner_norm.width))).flatten(2)
-            return self.o(y * (1 - initial_lambda(run.index)))
-        return self._out(y, x)
+        return self._out(self.core(q, k, v, run, projected), x)
 
     def _out(self, y: Tensor, x: Tensor) -> Tensor:
         """The heads' output, gated by x and normed."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.planning.initial import STD
-from txcalc.reference.attention import DifferentialCore
 from txcalc.reference.latent import Temperature
 from txcalc.reference.linear import Activation, Convolution, LayerScale, LowRank, Norm, Shift
 from txcalc.reference.model import Block, Stack
@@ -63,8 +62,6 @@ def _first_values(module: nn.Module, name: str, parameter: Tensor) -> None:
         parameter.copy_(torch.linspace(-5, 3, len(parameter)) if name == "decay" else torch.full_like(parameter, -1.2))
     elif isinstance(module, Activation):  # slope 0.8 on both sides, 0.5 of it fixed on one (xIELU)
         parameter.fill_(math.log(math.expm1(0.8 if name == "positive" else 0.3)))
-    elif isinstance(module, DifferentialCore):
-        parameter.normal_(0, 0.1)  # Ye et al. 2024, section 2.1
     elif name in ("bias", "sinks") or isinstance(module, Shift):
         parameter.zero_()
     elif isinstance(module, Convolution):

@@ -31,9 +31,7 @@ class Facts:
         if section == "positions":
             layers.sort(key=lambda layer: bool(layer.get("attention", {}).get("window")))
             layers.sort(key=lambda layer: layer["positions"]["form"] == "none")
-        table = next((layer[section] for layer in layers if section in layer), None)
-        # A config has the same keys for the heads of differential attention.
-        return self.table("differential_attention", stack) if table is None and section == "attention" else table
+        return next((layer[section] for layer in layers if section in layer), None)
 
     @property
     def mixer(self) -> Any:

@@ -89,15 +89,8 @@ def _spread(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
 
 def _score_bias(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     form = layer.positions.form
-    for section, name in WITHOUT_SCORE_BIAS.items():
-        if section in layer.tables and form in ("relative-projection", "alibi"):
-            fault("positions.form", form, f"another form: {name} adds no bias to its scores")
-
-
-WITHOUT_SCORE_BIAS = {
-    "latent": "latent attention",
-    "differential_attention": "differential attention",
-}
+    if "latent" in layer.tables and form in ("relative-projection", "alibi"):
+        fault("positions.form", form, "another form: latent attention adds no bias to its scores")
 
 
 def _index(latent: LatentOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:

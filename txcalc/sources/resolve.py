@@ -29,7 +29,6 @@ LATENT = (
 )
 HINTS = {
     **dict.fromkeys(("attention.kind", "attention.type", "attention.form"), LATENT),
-    "attention.differential": "its table is [differential_attention]",
 }
 
 # The keys of a stack that are tables, and all of them.
@@ -320,8 +319,6 @@ def _roles(resolver: Resolver, parts: list[str], raw: Table, listed: str, path: 
         if part == "cross_attention" and role != "cross-decoder":
             resolver.fault(path, parts, "no cross_attention: there is no encoder to attend to")
         section, stands = section_of(part, raw), mechanism(part, raw).stands
-        if section in ATTENTIONS and section not in ("attention", "latent") and role == "cross-decoder":
-            resolver.fault(path, parts, f"no {section}: a decoder with cross-attention has plain or latent attention")
         if stands == "decoder" and role in ("encoder", "vision"):
             resolver.faults.append(
                 f"{listed or written(homes, section)}: {section} is causal, expected only in a decoder"

@@ -74,7 +74,6 @@ def test_weights_of_another_layer_are_read_where_it_computes(name: str) -> None:
     ("name", "leaf", "scores", "each"),
     [
         ("llama", "core", 4 * 2 * 24 * 24, 2 * (8 + 8)),
-        ("diffllama", "core", 2 * 8 * 2 * 24 * 24, 2 * (6 + 6)),  # each half of the heads twice
         ("deepseek-v3", "core", 4 * 2 * 24 * 24, 2 * (12 + 6)),
         # A query's one vector of weights, of as many elements as there are heads, and not of as many as there are keys.
         ("deepseek-v3.2", "indexer.core", 8 * 2 * 24 * 24, 2 * (6 + 1)),

@@ -198,7 +198,7 @@ def test_options_without_effect_are_refused(options: dict[str, Any], said: str) 
 
 @pytest.mark.parametrize(
     ("name", "what"),
-    [("gemma3n", "gates that are cut by their mean and"), ("diffllama", "heads of which one")],
+    [("gemma3n", "gates that are cut by their mean and")],
 )
 @pytest.mark.parametrize("framework", ["fsdp2", "megatron"])
 def test_what_is_taken_of_all_channels_is_not_counted_over_tp(name: str, what: str, framework: str) -> None:
@@ -412,7 +412,7 @@ def test_a_schedule_that_a_framework_has_not_is_another_s(name: str) -> None:
             Pipeline(SMALL, Recipe(Layout(pp=2), framework=name, schedule=schedule, accumulation=8))
 
 
-@pytest.mark.parametrize("name", ["diffllama", "compressed", "deberta"])
+@pytest.mark.parametrize("name", ["compressed", "deberta"])
 def test_positions_of_an_attention_whose_exchange_is_unknown_are_not_split(name: str) -> None:
     with pytest.raises(
         InputError, match="the exchange of keys and values between ranks is not known for this attention"

@@ -10,18 +10,6 @@ from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.keys import any_of, number
 
 
-def diffllama(c: Config) -> Raw:
-    """Llama with differential attention."""
-    attention = c.heads(raw := c.stack(), whole=None, attention_bias=False)
-    for key, name in (("n_kv_heads", "num_key_value_heads"), ("n_heads", "num_attention_heads")):
-        if attention[key] % 2:
-            c.fault(name, attention[key], "an even number", "differential attention halves the heads")
-    if c.real("attention_dropout", default=0.0) > 0:
-        c.fault("attention_dropout", c.data["attention_dropout"], "0", "transformers' diffllama refuses it")
-    raw = c.decoder(raw, attention)
-    return raw | {"differential_attention": raw.pop("attention"), "norm": c.rms(eps=1e-5)}
-
-
 def apertus(c: Config) -> Raw:
     """An ungated feed-forward with xIELU, an activation with learned slopes."""
     raw = c.stack()

@@ -208,7 +208,7 @@ def check(checkpoint: Checkpoint, ledger: Ledger) -> CheckpointCheck:
     halves = {half for half, _ in pieces} - {""}
     by_kind: dict[str, int] = {}
     extra: dict[str, list[StoredTensor]] = {}
-    left: list[StoredTensor] = []
+    leftover: list[StoredTensor] = []
     aside: list[StoredTensor] = []
     stored: dict[Any, list[StoredTensor]] = {}
     quantised = not all(WIDE.search(tensor.dtype) for tensor in checkpoint.tensors)
@@ -222,15 +222,17 @@ def check(checkpoint: Checkpoint, ledger: Ledger) -> CheckpointCheck:
         else:
             stored.setdefault(_place(tensor.name, halves, paired), []).append(tensor)
     for place, tensors in stored.items():
-        left += _match(tensors, pieces.get(place, []), by_kind)
+        leftover += _match(tensors, pieces.get(place, []), by_kind)
     # What the ledger has once may be stored in a layer (T5's table of relative biases), or under any name.
-    left = _exact(left, [piece for (_, number), group in pieces.items() if number is None for piece in group], by_kind)
+    leftover = _exact(
+        leftover, [piece for (_, number), group in pieces.items() if number is None for piece in group], by_kind
+    )
     unmatched = [piece for group in pieces.values() for piece in group]
     buffers = _exact(aside, unmatched, by_kind)
     if buffers:
         extra["buffer"] = buffers
     unexplained = []
-    for tensor in left:
+    for tensor in leftover:
         if squeezed(tensor.shape) in tied:
             extra.setdefault("tied", []).append(tensor)
         else:
@@ -282,15 +284,15 @@ def _place(name: str, halves: set[str], paired: bool) -> tuple[str, int | None]:
 
 def _match(tensors: list[StoredTensor], pieces: list[ExpectedWeights], by_kind: dict[str, int]) -> list[StoredTensor]:
     """Tensors of one layer that its pieces do not explain."""
-    left = _exact(tensors, pieces, by_kind)
-    left = [t for t in left if not _take(t, pieces, by_kind, t.shape[::-1])]
-    left = _unjoined(left, pieces, by_kind)
-    left = [t for t in left if not _pair(t, pieces, by_kind)]
+    remaining = _exact(tensors, pieces, by_kind)
+    remaining = [t for t in remaining if not _take(t, pieces, by_kind, t.shape[::-1])]
+    remaining = _unjoined(remaining, pieces, by_kind)
+    remaining = [t for t in remaining if not _pair(t, pieces, by_kind)]
     unmatched = [piece for piece in pieces if piece.left]
-    if [piece.elements * piece.left for piece in unmatched] == [sum(t.elements for t in left)]:
+    if [piece.elements * piece.left for piece in unmatched] == [sum(t.elements for t in remaining)]:
         _count(unmatched[0], unmatched[0].left, by_kind)  # one weight stored in several (llama.cpp: K and V of MLA)
         return []
-    return left
+    return remaining
 
 
 def _exact(
@@ -323,16 +325,16 @@ def _unjoined(
     tensors: list[StoredTensor], pieces: list[ExpectedWeights], by_kind: dict[str, int]
 ) -> list[StoredTensor]:
     """Tensors that no run of pieces explains; a dtype and shape that failed is not tried again on the same pieces."""
-    failed, left = set[tuple[str, tuple[int, ...]]](), list[StoredTensor]()
+    failed, remaining = set[tuple[str, tuple[int, ...]]](), list[StoredTensor]()
     for tensor in tensors:
         if (tensor.dtype, tensor.shape) in failed:
-            left.append(tensor)
+            remaining.append(tensor)
         elif _run(tensor, pieces, by_kind):
             failed.clear()
         else:
             failed.add((tensor.dtype, tensor.shape))
-            left.append(tensor)
-    return left
+            remaining.append(tensor)
+    return remaining
 
 
 def _run(tensor: StoredTensor, pieces: list[ExpectedWeights], by_kind: dict[str, int]) -> bool:
@@ -340,16 +342,16 @@ def _run(tensor: StoredTensor, pieces: list[ExpectedWeights], by_kind: dict[str,
     if not tensor.elements:
         return False
     for factor in (1, *PACKED.get(tensor.dtype, ())):
-        wanted = tensor.elements * factor
+        elements = tensor.elements * factor
         for rank in (2, 1) if len(tensor.shape) > 1 else (1,):
             free = [piece for piece in pieces if piece.left and len(piece.shape) == rank]
             for i in range(len(free)):
                 total, j = 0, i
-                while j < len(free) and total < wanted:
+                while j < len(free) and total < elements:
                     total += free[j].elements * free[j].left
                     j += 1
                 run = free[i:j]
-                if total == wanted and (factor != 1 or _fits(tensor.shape, run)):
+                if total == elements and (factor != 1 or _fits(tensor.shape, run)):
                     for piece in run:
                         _count(piece, piece.left, by_kind)
                     return True

@@ -82,8 +82,8 @@ class InputError(TxcalcError):
         where = self.where if len(self.where) <= MOST_LETTERS else self.where[: MOST_LETTERS - 1] + "…"
         if len(self.faults) == 1:
             (fault,) = self.faults
-            named = isinstance(fault, Fault) and fault.key == self.where
-            return str(fault) if named else f"{where}: {fault}"
+            same_key = isinstance(fault, Fault) and fault.key == self.where
+            return str(fault) if same_key else f"{where}: {fault}"
         lines = [f"  {fault}" for fault in self.faults[:MOST_TOLD]]
         hidden = len(self.faults) - len(lines)
         return "\n".join(
@@ -100,12 +100,12 @@ class WrongCall(InputError, TypeError):
         try:
             return taken.bind(*args, **kwargs)
         except TypeError as error:
-            known = [key for key in taken.parameters if key != "self"]
-            unknown = next((key for key in kwargs if key not in known), None)
-            known = list(dict.fromkeys([*known, *extra]))
+            names = [key for key in taken.parameters if key != "self"]
+            unknown = next((key for key in kwargs if key not in names), None)
+            names = list(dict.fromkeys([*names, *extra]))
             if unknown is None:
                 raise cls(name, [str(error)]) from None
-            mend = meant(nearest(unknown, known), f"arguments: {', '.join(known)}")
+            mend = meant(nearest(unknown, names), f"arguments: {', '.join(names)}")
             raise cls(name, [f"no argument named {unknown!r} ({mend})"]) from None
 
 

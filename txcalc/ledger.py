@@ -268,9 +268,9 @@ class Ledger(Framed):
         path = str(path)
         entries = [part for entry in self.entries for part in _narrow(entry, path)]
         if not entries:
-            known = {entry.path.rsplit(".", n)[0] for entry in self.entries for n in range(entry.path.count(".") + 1)}
+            paths = {entry.path.rsplit(".", n)[0] for entry in self.entries for n in range(entry.path.count(".") + 1)}
             most = ", ".join(dict.fromkeys(entry.path.partition(".")[0] for entry in self.entries))
-            raise UnknownName("ledger", "part", path, sorted(known), f"in one of {most}")
+            raise UnknownName("ledger", "part", path, sorted(paths), f"in one of {most}")
         return self._of(entries)
 
     def where(self, keep: Callable[[Entry], bool]) -> Ledger:
@@ -429,25 +429,25 @@ def _summed(terms: Iterable[Cache]) -> Cache:
 
 def _narrow(entry: Entry, path: str) -> Iterator[Entry]:
     """The entry itself if it is at or below `path`, with the counts of one copy for every index in the path."""
-    wanted = path.split(".") if path else []
+    names = path.split(".") if path else []
     copies: Num = 1
     passes: Num = 1
     steps: list[PathStep] = []
     for step in entry.steps:
-        if not wanted:
+        if not names:
             steps.append(step)
             continue
-        if wanted.pop(0) != step.name:
+        if names.pop(0) != step.name:
             return
-        if step.indices is None or not wanted:
+        if step.indices is None or not names:
             steps.append(step)
             continue
-        number = wanted.pop(0)
+        number = names.pop(0)
         if not number.isdecimal() or len(number) > 9 or str(int(number)) != number or int(number) not in step.indices:
             return
         copies, passes = copies * step.times, passes * step.number
         steps.append(step._replace(indices=(int(number),), times=1, number=1))
-    if wanted:
+    if names:
         return
     times, active, runs = _share(entry.times, copies), _share(entry.active_times, copies), _share(entry.runs, passes)
     yield Entry(tuple(steps), entry.leaf, entry.kind, entry.work, times, active, runs, entry.routed, entry.within)

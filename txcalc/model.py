@@ -187,9 +187,9 @@ class Model(Struct, frozen=True, dict=True):
     def tower_ledgers(self, language: Ledger, tokens: object, dtype: str) -> dict[str, Ledger]:
         """The ledgers of its towers, each handing on `tokens` (None: 256) where its number is not fixed; none in a
         decode step."""
-        work, asked = language.work, TOWER_TOKENS if tokens is None else tokens
+        work, length = language.work, TOWER_TOKENS if tokens is None else tokens
         return {
-            name: tower.ledger(work.batch, asked, source=work.source if tower.root.prompt else None, dtype=dtype)
+            name: tower.ledger(work.batch, length, source=work.source if tower.root.prompt else None, dtype=dtype)
             for name, tower in self.towers.items()
             if not work.past
         }
@@ -348,10 +348,10 @@ class Model(Struct, frozen=True, dict=True):
 
         Errors: `InputError` with every fault; arrays of floats are one.
         """
-        given = {"batch": batch, "tokens": tokens, "past": past, "source": source}
+        lengths = {"batch": batch, "tokens": tokens, "past": past, "source": source}
         if source is None:
-            del given["source"]
-        sizes = {name: _length(value, decoding is not None) for name, value in given.items()}
+            del lengths["source"]
+        sizes = {name: _length(value, decoding is not None) for name, value in lengths.items()}
         faults = [
             Fault(name, value, f"a whole number from {least} to {MAX_TOKENS:,}{' in each item' * is_array(value)}")
             for name, value in sizes.items()
@@ -437,8 +437,8 @@ class Model(Struct, frozen=True, dict=True):
         heads = [layer.attention for layer in self.description.last.layer.values() if layer.attention]
         for width in (width for head in heads for width in (head.d_head, head.d_v) if width is not None):
             if width % block:
-                wanted = f"a format whose blocks divide a head of {width} ({dtype} has blocks of {block} elements)"
-                raise InputError("--kv", [Fault("--kv", dtype, wanted, "--kv bf16")])
+                expected = f"a format whose blocks divide a head of {width} ({dtype} has blocks of {block} elements)"
+                raise InputError("--kv", [Fault("--kv", dtype, expected, "--kv bf16")])
         return bits
 
     def encoded(self, tokens: Num) -> Any:

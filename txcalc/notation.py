@@ -43,7 +43,7 @@ _RANK = {name: place for place, name in enumerate(dict.fromkeys((*FIRST, *BY_LET
 @cache
 def _parsed(name: str) -> tuple[str, str]:
     """A symbol's name as a letter of the table and a suffix."""
-    base = max((known for known in BY_LETTER if f"{name}_".startswith(f"{known}_")), key=len, default=name)
+    base = max((letter for letter in BY_LETTER if f"{name}_".startswith(f"{letter}_")), key=len, default=name)
     return base, name[len(base) + 1 :]
 
 
@@ -116,8 +116,8 @@ def _grouped(terms: _Terms) -> Sum:
         return tuple(sorted((Term(number, powers) for powers, number in terms.items()), key=_place))
     if any(map(_is_layers, shared)):
         return tuple(sorted(_by_layers(terms), key=_place))
-    chosen = min(shared, key=lambda atom: (str(atom) != "D", -counts[atom], _rank(atom)))
-    inside = {powers: number for powers, number in terms.items() if dict(powers).get(chosen, 0) > 0}
+    factor = min(shared, key=lambda atom: (str(atom) != "D", -counts[atom], _rank(atom)))
+    inside = {powers: number for powers, number in terms.items() if dict(powers).get(factor, 0) > 0}
     outside = {powers: number for powers, number in terms.items() if powers not in inside}
     return tuple(sorted((*_factored(inside), *_factored(outside)), key=_place))
 

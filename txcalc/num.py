@@ -168,7 +168,7 @@ def nearest_square(n: Any) -> Num:
         return _rows()(n)
     if kind == "recorded":
         return _tape(n).step("rows", n, n)
-    return sys.modules["numpy"].frompyfunc(lambda each: nearest_square(int(each)), 1, 1)(n).astype(n.dtype)
+    return sys.modules["numpy"].frompyfunc(lambda value: nearest_square(int(value)), 1, 1)(n).astype(n.dtype)
 
 
 @cache

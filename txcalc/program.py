@@ -173,19 +173,19 @@ class Program(NamedTuple):
 
     def run(self, values: Mapping[str, int]) -> dict[str, int]:
         """The results at these values. Errors: `OutOfDomain` where a condition does not hold."""
-        known: dict[int, int] = {}
+        results: dict[int, int] = {}
 
         def value(number: Any) -> int:
             if not isinstance(number, Recorded):
                 return int(number)
-            for step in steps([number], known):
+            for step in steps([number], results):
                 a, b = step.left, step.right
-                known[step.at] = (
+                results[step.at] = (
                     values[a]
                     if step.op == "letter"
-                    else RUN[step.op](*(known[n.at] if isinstance(n, Recorded) else n for n in (a, b)))
+                    else RUN[step.op](*(results[n.at] if isinstance(n, Recorded) else n for n in (a, b)))
                 )
-            return known[number.at]
+            return results[number.at]
 
         for condition in self.conditions:
             a, b = value(condition.a), value(condition.b)
@@ -246,14 +246,14 @@ def _name(number: int) -> str:
 
 def steps(roots: Sequence[Any], known: Container[int] = ()) -> Iterator[Recorded]:
     """The steps that numbers need and that are not known, each after those that it depends on."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     pending = [(n, False) for n in reversed(roots) if isinstance(n, Recorded)]
     while pending:
         step, ready = pending.pop()
         if ready:
             yield step
-        elif step.at not in seen and step.at not in known:
-            seen.add(step.at)
+        elif step.at not in visited and step.at not in known:
+            visited.add(step.at)
             pending.append((step, True))
             pending += [(n, False) for n in (step.right, step.left) if isinstance(n, Recorded)]
 

@@ -57,8 +57,8 @@ def cache_bits_of(dtype: str) -> int:
     if form := CACHE_FORMATS.get(name):
         return form.bits + Fraction(form.scale_bits, form.block)  # type: ignore[return-value]  # adds up as an int does
     if name not in DTYPE_BITS:
-        known = [*DTYPE_BITS, *CACHE_FORMATS]
-        raise UnknownName("--kv", "dtype", str(dtype), [*known, *ALIASES], f"one of {', '.join(known)}")
+        formats = [*DTYPE_BITS, *CACHE_FORMATS]
+        raise UnknownName("--kv", "dtype", str(dtype), [*formats, *ALIASES], f"one of {', '.join(formats)}")
     return DTYPE_BITS[name]
 
 

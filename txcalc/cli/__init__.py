@@ -65,7 +65,7 @@ class Commands(TyperGroup):
             from txcalc.sources.presets import names
 
             like = [] if name in names() else [name] if name in ALIASES else nearest(name, [*COMMANDS, *ALIASES])
-            mend = " or ".join(dict.fromkeys(ALIASES.get(each, each) for each in like)) or f"show {name}"
+            mend = " or ".join(dict.fromkeys(ALIASES.get(command, command) for command in like)) or f"show {name}"
             raise UsageError(f"No such command {name!r} (did you mean txcalc {mend}?)", ctx)
         return super().resolve_command(ctx, args)
 

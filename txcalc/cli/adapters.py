@@ -159,8 +159,8 @@ def report(
     command = shlex.join(["txcalc", *sys.argv[1:]]) if sys.argv[1:2] == ["report"] else "txcalc report"
     if call.changes:
         options.models(call.sources, call.ignore, call.changes)
-    given = {"changes": call.changes, "ignore": call.ignore or (), "command": command}
-    page = call._replace(values=call.values | given).ask(call.sources)
+    settings = {"changes": call.changes, "ignore": call.ignore or (), "command": command}
+    page = call._replace(values=call.values | settings).ask(call.sources)
     if str(out) == "-":
         sys.stdout.write(page.html)
         print_notes(page.notes)
@@ -211,16 +211,16 @@ def _show_via(call: Call, headers: bool) -> object:
 
     values = call.values
     defaults = {"attention": "dense", "logits": "all", "mla": "expanded"}
-    given = {f"--{name}": values[name] not in (None, default) for name, default in defaults.items()}
-    given |= {
+    flags = {f"--{name}": values[name] not in (None, default) for name, default in defaults.items()}
+    flags |= {
         "--set": any(not key.startswith("lora.") for key in call.changes),
         "--lora": any(key.startswith("lora.") for key in call.changes),
         "--headers": headers,
         "--plot": bool(call.plot),
     }
-    given |= {f"--{name}": bool(values[name]) for name in ("past", "weights", "initial", *STEP)}
-    given["--as"] = bool(values.get("conventions"))
-    if faults := [f"{name} does not work with --via transformers (drop it)" for name in given if given[name]]:
+    flags |= {f"--{name}": bool(values[name]) for name in ("past", "weights", "initial", *STEP)}
+    flags["--as"] = bool(values.get("conventions"))
+    if faults := [f"{name} does not work with --via transformers (drop it)" for name in flags if flags[name]]:
         raise InputError("options", faults)
     return show_via(
         call.sources[0],
@@ -279,7 +279,7 @@ def print_csv(answer: Sweep) -> None:
 
     several, names = len(answer.grids) > 1, columns(answer.grids[0])
     sys.stdout.write(",".join([*(["model"] if several else []), *names]) + "\n")
-    done = 0
+    count = 0
     with progress(shared_terminal=False) as show_progress:
         for grid in answer.grids:
             name = str(inert(grid.base.name)).replace('"', '""')
@@ -288,7 +288,7 @@ def print_csv(answer: Sweep) -> None:
             for block in grid:
                 rows = zip(*(column.tolist() for column in block), strict=True)
                 sys.stdout.write("".join(map(line.__mod__, rows)))
-                show_progress("points", (done := done + len(block[0])) / answer.points)
+                show_progress("points", (count := count + len(block[0])) / answer.points)
 
 
 def write(answer: Sweep, out: Path, workers: int, cluster: str | None, force: bool) -> None:

@@ -30,36 +30,40 @@ def build(name: str) -> Any:
     function, question = function_of(name), question_of(name)
     adapter = ADAPTERS.get(name)
     adapted = o.keywords(adapter) if adapter else ()
-    printing = [each for each in adapted if _order(each) == 4 and section_of(each) == "Output"]
-    extra_options = [each for each in adapted if each not in printing]
+    printing = [option for option in adapted if _order(option) == 4 and section_of(option) == "Output"]
+    extra_options = [option for option in adapted if option not in printing]
     declared = sorted([*extra_options, *o.keywords(function), *_taken(question)], key=_order) + printing
-    writes = any(each.name == "force" for each in declared)  # not a plot alone
+    writes = any(keyword.name == "force" for keyword in declared)  # not a plot alone
     declared += _printed(question, force=not writes)
-    models = [each.name for each in declared if isinstance(each.option, o.Argument) and each.option.completes == MODELS]
-    repeated = {each.name for each in declared if isinstance(each.option, o.Option) and each.option.repeats}
+    models = [
+        keyword.name
+        for keyword in declared
+        if isinstance(keyword.option, o.Argument) and keyword.option.completes == MODELS
+    ]
+    repeated = {keyword.name for keyword in declared if isinstance(keyword.option, o.Option) and keyword.option.repeats}
 
     def run(**values: Any) -> None:
         form = options.chosen(values.pop("format_", "table"), values.pop("json_", False))
         force = values.get("force") if writes else values.pop("force", None)
         plots_over = bool(force and not values.get("out"))
-        chosen = options.chosen_rows(values.pop("rows", None), values.pop("digits", None), form)
+        selection = options.chosen_rows(values.pop("rows", None), values.pop("digits", None), form)
         styled = {key: values.pop(key, None) for key in ("panel", "size", "font")}
         plot = options.plotted(values.pop("plot"), form, plots_over, **styled) if question.draws else None
         values = {key: value for key, value in values.items() if value or key not in repeated}
-        taken = {flag: values.pop(key) for flag, key in TAKEN.items() if flag in question.takes}
-        changes = parse_changes(taken.get("--set")) | parse_adapters(taken.get("--lora"))[0]
+        plot_options = {flag: values.pop(key) for flag, key in TAKEN.items() if flag in question.takes}
+        changes = parse_changes(plot_options.get("--set")) | parse_adapters(plot_options.get("--lora"))[0]
         if "changes" in values:
             values["changes"] = parse_changes(values["changes"])
         typed = [values.pop(key) for key in models if key in values]
         sources = [item for value in typed if value is not None for item in _items(value)]
-        extra = {each.name: values.pop(each.name) for each in adapted if each.name in values}
+        extra = {option.name: values.pop(option.name) for option in adapted if option.name in values}
         with progress() if "tell" in signature(function).parameters else nullcontext() as tell:
-            asked = values | ({"tell": tell} if tell else {})
-            call = Call(name, sources, asked, changes, taken.get("--ignore"), form, plot)
+            arguments = values | ({"tell": tell} if tell else {})
+            call = Call(name, sources, arguments, changes, plot_options.get("--ignore"), form, plot)
             answer = adapter(call, **extra) if adapter else call.ask()
-        printed(answer, form, plot, chosen)
+        printed(answer, form, plot, selection)
 
-    vars(run)["__signature__"] = Signature([_parameter(each) for each in declared])
+    vars(run)["__signature__"] = Signature([_parameter(keyword) for keyword in declared])
     paragraphs = [help_of(function), *question.examples, f"Example: {question.example}"]
     run.__annotations__, run.__doc__ = {}, "\n\n".join(paragraphs)
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -120,7 +124,7 @@ PYTHON = ("In Python:", "Errors:", ">>>")  # paragraphs of a docstring that the 
 def help_of(function: Callable[..., Any]) -> str:
     """The help: a docstring up to what concerns Python alone."""
     paragraphs = cleandoc(function.__doc__ or "").split("\n\n")
-    end = next((i for i, each in enumerate(paragraphs) if each.startswith(PYTHON)), len(paragraphs))
+    end = next((i for i, paragraph in enumerate(paragraphs) if paragraph.startswith(PYTHON)), len(paragraphs))
     return "\n\n".join(paragraphs[:end])
 
 
@@ -138,7 +142,7 @@ def flag_of(keyword: o.Keyword) -> str:
 
 def _class(declared: Sequence[o.Keyword], base: type[Command], first: tuple[str, ...]) -> type[Command]:
     """A command class that knows the groups of the options, their earlier names, and those to list first."""
-    flags = [(flag_of(each), each.option) for each in declared if isinstance(each.option, o.Option)]
+    flags = [(flag_of(keyword), keyword.option) for keyword in declared if isinstance(keyword.option, o.Option)]
     groups = {flag.partition("/")[0]: option.group for flag, option in flags} | {"--help": "Output"}
     renamed = {alias: flag for flag, option in flags for alias in option.aliases if alias.startswith("-")}
     return type("QuestionCommand", (base,), {"groups": groups, "renamed": renamed, "first": first})

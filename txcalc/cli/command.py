@@ -95,21 +95,21 @@ class Command(TyperCommand):
             if getattr(param, "is_flag", False)
             for name in (*param.opts, *param.secondary_opts)
         }
-        joined: list[str] = []
+        words: list[str] = []
         sizes: set[str] = set()  # of the description so far
         expects_value = False  # of the option before
         for arg in args:
             size = None if expects_value else re.match(r"([A-Za-z_]\w*)=[^\s=]+$", arg)
             continues = size[1] not in sizes if size else arg in WORDS
             if sizes and continues and not expects_value:
-                joined[-1] += f" {arg}"
+                words[-1] += f" {arg}"
             else:
-                joined.append(arg)
+                words.append(arg)
                 sizes = set()
             if size:
                 sizes.add(size[1])
             expects_value = arg.startswith("-") and "=" not in arg and arg not in {*switches, "-"}
-        return joined
+        return words
 
     def _present_name(self, arg: str, flags: set[str]) -> str:
         """An option by its present name, if it is typed by an earlier one."""

@@ -21,12 +21,12 @@ def _names(*places: str, also: tuple[str, ...] = ()) -> Completion:
     """Completes from `module:NAME`, a list or a function that returns one."""
 
     def complete(incomplete: str) -> list[str]:
-        known = list(also)
+        choices = list(also)
         for place in places:
             module, _, name = place.partition(":")
             names = getattr(import_module(f"txcalc.{module}"), name)
-            known += names() if callable(names) else names
-        return _begins(known, incomplete)
+            choices += names() if callable(names) else names
+        return _begins(choices, incomplete)
 
     return complete
 
@@ -75,11 +75,11 @@ def part(ctx: Any, incomplete: str) -> list[str]:
     from txcalc import load
     from txcalc.errors import TxcalcError
 
-    named = ctx.params.get("source")
-    if not named:
+    source = ctx.params.get("source")
+    if not source:
         return []
     try:
-        paths = [entry.path for entry in load(named).ledger()]
+        paths = [entry.path for entry in load(source).ledger()]
     except TxcalcError:
         return []
     deep = incomplete.count(".") + 2

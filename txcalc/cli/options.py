@@ -57,11 +57,11 @@ def plotted(
     place: str | None, format_: str, force: bool, panel: str | None, size: str | None, font: float | None
 ) -> Plot | None:
     """Checks `--plot` and its options before anything is computed. Errors: `InputError`, `MissingExtra`."""
-    given = {"--panel": panel, "--size": size, "--font": font}
+    options = {"--panel": panel, "--size": size, "--font": font}
     if place is None:
         if force:
             raise InputError("options", ["--force needs a file to write"])
-        if unused := [flag for flag, value in given.items() if value is not None]:
+        if unused := [flag for flag, value in options.items() if value is not None]:
             raise InputError(unused[0], ["needs --plot FILE"])
         return None
     from txcalc.render.draw import SUFFIXES, check, style

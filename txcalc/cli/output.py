@@ -97,8 +97,8 @@ def save(drawing: Drawing, place: str) -> str:
 
 
 def _coloured() -> bool:
-    asked = sys.stdout.isatty() or os.environ.get("FORCE_COLOR")
-    return bool(asked) and not os.environ.get("NO_COLOR")
+    colour = sys.stdout.isatty() or os.environ.get("FORCE_COLOR")
+    return bool(colour) and not os.environ.get("NO_COLOR")
 
 
 # Control characters and those that turn the direction of writing: a terminal would obey them.

@@ -53,11 +53,11 @@ MEASURES = {
 
 def oracles_of(names: Iterable[str], known: Collection[str]) -> list[str]:
     """The requested oracles. Errors: `UnknownName`."""
-    wanted = list(dict.fromkeys(names))
-    for name in wanted:
+    oracles = list(dict.fromkeys(names))
+    for name in oracles:
         if name not in known:
             raise UnknownName("verify", "oracle", name, [*known], f"one of {', '.join(known)}")
-    return wanted
+    return oracles
 
 
 class Evidence(Struct, frozen=True):

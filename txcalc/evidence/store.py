@@ -104,14 +104,14 @@ class TheoremFiles(Mapping[str, Theorem]):
 
     def find(self, key: str) -> Theorem | None:
         """The theorem of a key that probably has none; a missing one does not parse all entries."""
-        known = key in self.entries if self.key_was_missing else self._look_up(key) is not None
-        return self[key] if known else None
+        present = key in self.entries if self.key_was_missing else self._look_up(key) is not None
+        return self[key] if present else None
 
     def _look_up(self, key: str) -> tuple[Path, object] | None:
         for path, text in self.texts.items():
-            named = f'"{key}": '
-            if (at := text.find(named + "{")) >= 0:
-                entry, _ = _parsed(path, partial(json.JSONDecoder().raw_decode, text, at + len(named)))
+            prefix = f'"{key}": '
+            if (at := text.find(prefix + "{")) >= 0:
+                entry, _ = _parsed(path, partial(json.JSONDecoder().raw_decode, text, at + len(prefix)))
                 return path, entry
         return None
 

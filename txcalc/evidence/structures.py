@@ -170,9 +170,9 @@ class _Parameters:
         if (part := letter.contains) and (contained := table.get(part)) < value:
             base = self.size(section, part, contained, table)
             return _plus(base, self.remainder(f"{section}.{key}-{part}", value - contained))
-        if letter.chosen and whole(chosen := table.get(letter.chosen)) and chosen > 1:
-            base = self.parameter(f"{section}.{letter.chosen}", chosen)
-            return base if value == chosen else _plus(base, self.parameter(f"{section}.idle", value - chosen))
+        if letter.chosen and whole(count := table.get(letter.chosen)) and count > 1:
+            base = self.parameter(f"{section}.{letter.chosen}", count)
+            return base if value == count else _plus(base, self.parameter(f"{section}.idle", value - count))
         if isinstance(table, StackSpec) and (heads := _direct(table)) and key == "d_model":
             sides = {"n_heads": heads.n_heads, "d_head": heads.d_head}
             if sides["n_heads"] * sides["d_head"] == value:
@@ -445,12 +445,12 @@ def _compact(value: object, section: str = "") -> object:
     if isinstance(value, dict):
         off: tuple[Any, ...] = (None, False, "none", "no", [], {})
         present = ((key, item) for key, item in value.items() if item is not None and item is not False)
-        named = (
+        values = (
             (key, {**NAMED[key], **item} if key in NAMED and isinstance(item, dict) else item) for key, item in present
         )
         return {
             key: text
-            for key, item in named
+            for key, item in values
             if (text := _compact(item, key)) not in off or (text == "none" and key in _choosing(section))
         }
     if isinstance(value, list | tuple):

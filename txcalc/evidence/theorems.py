@@ -86,7 +86,7 @@ def inheritance(
     work = None if printed is None else printed.work
     formulas = [Formulas(unit, work, digests.setdefault(unit.key, {})) for unit in pieces(model)]
     ledgers = {quantity: with_scores if quantity == KEPT else printed for quantity in quantities}
-    evidence = {q: known for q, known in by_structure(formulas, quantities).items() if q in quantities}
+    evidence = {q: proof for q, proof in by_structure(formulas, quantities).items() if q in quantities}
     contradicted = [
         quantity
         for quantity in evidence
@@ -98,28 +98,28 @@ def inheritance(
     whole = Formulas(sized(model), work)
     if weak and (theorem := theorems().find(whole.unit.key)) is not None and not theorem.edited:
         for quantity in (quantity for quantity in weak if quantity in theorem.extra_quantities):
-            known, at = theorem.extra_quantities[quantity], ledgers[quantity]
-            same = _digest(whole, quantity) == known.digest
+            proof, at = theorem.extra_quantities[quantity], ledgers[quantity]
+            same = _digest(whole, quantity) == proof.digest
             if same and (at is None or _holds(partial(agrees_whole, at, quantity, whole))):
-                evidence[quantity] = known.how, known.where
+                evidence[quantity] = proof.how, proof.where
     return evidence
 
 
 def by_structure(formulas: Sequence[Formulas], quantities: Collection[str]) -> dict[str, tuple[str, str]]:
     """What the theorems of all of a model's structures show together."""
     forms = [set(quantity.split(", ")) for quantity in quantities]
-    wanted = {name for name in FIGURES if any(set(name.split(", ")) <= form for form in forms)}
+    figures = {name for name in FIGURES if any(set(name.split(", ")) <= form for form in forms)}
     pieces_evidence = []
     for formula in formulas:
-        if not (evidence := _direct_evidence(formula, wanted)[0] or _evidence_of_parts(formula.unit)):
+        if not (evidence := _direct_evidence(formula, figures)[0] or _evidence_of_parts(formula.unit)):
             return {}
         wants_active = "active" in quantities and "params" in evidence
         if wants_active and not formula.routed and _digest(formula, "active") == _digest(formula, "params"):
             evidence["active"] = evidence["params"]  # without experts a token uses all
-        for figure, chosen in product(FORMED, ((LAST,), (ABSORBED,), (LAST, ABSORBED))):
-            same = formed(figure, *(form for form in chosen if touched(formula.unit, form)))
+        for figure, ways in product(FORMED, ((LAST,), (ABSORBED,), (LAST, ABSORBED))):
+            same = formed(figure, *(form for form in ways if touched(formula.unit, form)))
             if same in evidence:
-                evidence[formed(figure, *chosen)] = evidence[same]
+                evidence[formed(figure, *ways)] = evidence[same]
         pieces_evidence.append(evidence)
     first = next(iter(pieces_evidence), {})
     shared = [quantity for quantity in first if all(quantity in evidence for evidence in pieces_evidence)]
@@ -160,10 +160,14 @@ def _direct_evidence(formula: Formulas, quantities: Container[str] = PROVED) -> 
         q: QuantityEvidence(mark, "proved", theorem.domain if q != "params" else "", ())
         for q, mark in theorem.digests.items()
     }
-    claimed = proved | {q: known for q, known in theorem.extra_quantities.items() if q in quantities}
-    same = {q: known for q, known in claimed.items() if known.digest == _digest(formula, q)}
+    claimed = proved | {q: evidence for q, evidence in theorem.extra_quantities.items() if q in quantities}
+    same = {q: evidence for q, evidence in claimed.items() if evidence.digest == _digest(formula, q)}
     why = "" if proved.keys() <= same.keys() else "its formulas are not those that were proved"
-    return {q: known for q, known in same.items() if all(each.holds(unit.values) for each in known.conditions)}, why
+    return {
+        q: evidence
+        for q, evidence in same.items()
+        if all(condition.holds(unit.values) for condition in evidence.conditions)
+    }, why
 
 
 def _evidence_of_parts(unit: Unit) -> dict[str, QuantityEvidence]:
@@ -176,10 +180,10 @@ def _evidence_of_parts(unit: Unit) -> dict[str, QuantityEvidence]:
 
 def weakest(evidence: list[QuantityEvidence]) -> tuple[str, str]:
     """The weakest of several pieces of evidence, and its domain: of measurements, that at the fewest sizes."""
-    measured = [known.where for known in evidence if known.how == "measured"]
+    measured = [item.where for item in evidence if item.how == "measured"]
     if measured:
         return "measured", min(measured, key=lambda where: [int(number) for number in re.findall(r"\d+", where)])
-    return "proved", common([known.where for known in evidence])
+    return "proved", common([item.where for item in evidence])
 
 
 def obstacle(unit: Unit) -> str:
@@ -198,7 +202,7 @@ def bearing(unit: Unit) -> list[Unit]:
     pieces = splits.smaller(unit)
     parts = [bearing(piece.unit) for piece in pieces]
     borne = pieces and all(parts) and _adds_up(unit, [piece.unit.key for piece in pieces])
-    return [each for part in parts for each in part] if borne else []
+    return [unit for part in parts for unit in part] if borne else []
 
 
 def _same_formulas(left: Unit, right: Unit) -> bool:
@@ -261,7 +265,7 @@ def missing(unit: Unit) -> list[Unit]:
         return []
     pieces = splits.smaller(unit)
     if pieces and _adds_up(unit, [piece.unit.key for piece in pieces]):
-        return [each for piece in pieces for each in missing(piece.unit)]
+        return [unit for piece in pieces for unit in missing(piece.unit)]
     if (instead := splits.with_first_activation(unit)) and _same_formulas(unit, instead[0]):
-        return [each for each in instead if obstacle(each)]
+        return [unit for unit in instead if obstacle(unit)]
     return [unit]

@@ -95,8 +95,8 @@ class Accelerator(Struct, frozen=True):
         """The accelerators whose measured kernels stand in for those that its calibration lacks; "": it lacks none."""
         from txcalc.hardware.reader import NEEDED
 
-        cards, known = self.efficiency.cards, assumed(self.kernels).cited
-        calibrated = {key for key, text in self.efficiency.cited.items() if text != known.get(key)}
+        cards, cited = self.efficiency.cards, assumed(self.kernels).cited
+        calibrated = {key for key, text in self.efficiency.cited.items() if text != cited.get(key)}
         kernels = {".".join(key.rsplit(".", 2)[-2:]) for key in calibrated}  # without the software: matmul.bf16
         return "" if self.chip in cards or kernels.issuperset(NEEDED) else ", ".join(cards)
 
@@ -188,18 +188,18 @@ def load(name: str | Path, flag: str = "--gpu") -> Accelerator:
     if text.endswith(".toml"):
         path = Path(text)
         return parse(read(path)[0], path.stem, text)
-    if (given := cards.numbers(text)) is not None:
-        memory, bandwidth, flops = given
+    if (description := cards.numbers(text)) is not None:
+        memory, bandwidth, flops = description
         peaks = {} if flops is None else {"bf16": flops, "fp16": flops}
         keys = ("memory.vendor", "bandwidth", *(f"peak.{dtype}" for dtype in peaks))
         return Accelerator(text, text, memory, bandwidth, peaks, None, None, dict.fromkeys(keys, "as given"))
     files = _files()
-    known = cards.named(text, files)
-    if known not in files and (instance := cards.find_instance(text)):
+    place = cards.named(text, files)
+    if place not in files and (instance := cards.find_instance(text)):
         title = f"{(card := load(instance.accelerator)).title} ({instance.name})"
         sources = {**card.sources, "node": instance.source, "link_between": instance.source}
         return replace(card, title=title, node=instance.gpus, link_between=instance.network, sources=sources)
-    if known not in files:
+    if place not in files:
         less = re.fullmatch(r"(.+?)[\s_-]*(\d{1,4})\s*gi?b", text, re.I)
         if less and (bare_name := cards.named(less[1], files)) in files:
             chip, sizes = load(bare_name), cast(Any, read(files[bare_name])[0]["memory"])
@@ -214,7 +214,7 @@ def load(name: str | Path, flag: str = "--gpu") -> Accelerator:
         names = [*sorted(files), *cards.instance_names()]
         numbers = "; another is given by its memory and bandwidth: 16GB@500GB/s" if flag == "--gpu" else ""
         raise UnknownName(flag, "accelerator", text, names, "txcalc presets --hardware lists them", numbers)
-    path = files[known]
+    path = files[place]
     return parse(read(path)[0], path.stem, str(path))
 
 

@@ -29,11 +29,11 @@ def named(text: str, known: Collection[str]) -> str:
         return text
     if SHORT.get(text) in known:
         return SHORT[text]
-    wanted = bare(WITHOUT.sub("", text.lower()))
-    meant = {**SHORT, **{name: name for name in known}}
-    meant = {re.sub(r"^rt?x-", "", name): full for name, full in meant.items()} | meant
-    spelt = {bare(name): full for name, full in meant.items() if full in known}
-    return spelt.get(wanted, text.strip())
+    short = bare(WITHOUT.sub("", text.lower()))
+    aliases = {**SHORT, **{name: name for name in known}}
+    aliases = {re.sub(r"^rt?x-", "", name): full for name, full in aliases.items()} | aliases
+    spelt = {bare(name): full for name, full in aliases.items() if full in known}
+    return spelt.get(short, text.strip())
 
 
 def bare(name: str) -> str:
@@ -52,11 +52,11 @@ def numbers(text: str, flag: str = "--gpu") -> tuple[int, int, int | None] | Non
         if re.match(r"\s*[\d.]+\s*[kmgt]i?b\s*@", text, re.I):
             raise InputError(flag, [Fault(flag, text, *expected)])
         return None
-    size, unit, rate, per, tera, named = match.groups()
-    named = re.fullmatch(r"tflops?(/s)?", named or "", re.I)
-    if tera and not named:  # or a price
+    size, unit, rate, per, tera, name = match.groups()
+    name = re.fullmatch(r"tflops?(/s)?", name or "", re.I)
+    if tera and not name:  # or a price
         expected = "its arithmetic with a unit", "16GB@500GB/s@60TFLOPS"
-    if not unit or not per or (tera and not named):
+    if not unit or not per or (tera and not name):
         raise InputError(flag, [Fault(flag, text, *expected)])
     memory, bandwidth = parse_bytes(size + unit, flag), parse_rate(f"{rate}{per}/s", flag)
     if not memory or not bandwidth:

@@ -176,7 +176,7 @@ class Efficiency(Struct, frozen=True, dict=True):
                 curve = curve._replace(aligned_4=0.0, aligned_2=0.0)  # measured for elements of another width
             self._nearest[kind, name, engine] = curve
         if curve.unpack and layers:
-            costs = sum(self.curve(kind, each, engine).unpack * number for each, number in layers.items())
+            costs = sum(self.curve(kind, layer, engine).unpack * number for layer, number in layers.items())
             return curve._replace(unpack=costs / sum(layers.values()))
         return curve
 
@@ -221,8 +221,8 @@ class Efficiency(Struct, frozen=True, dict=True):
     def figures(self) -> dict[str, float]:
         """The single figures by key: `memory`, `launch_s`, `matmul.bf16`, …."""
         products = {f"matmul.{dtype}": share for dtype, share in self.matmul.items()}
-        known = (key for key in (*SHARES, *SECONDS) if key != "host_s" or self.host_s)
-        return {**products, **{key: getattr(self, key) for key in known}}
+        keys = (key for key in (*SHARES, *SECONDS) if key != "host_s" or self.host_s)
+        return {**products, **{key: getattr(self, key) for key in keys}}
 
     @property
     def sources(self) -> dict[str, str]:
@@ -254,16 +254,16 @@ class Efficiency(Struct, frozen=True, dict=True):
         ):
             if key in flat:
                 changes[next(iter(changes))] = flat[key]
-                named = [name for name in curves if name.startswith(kinds)]
-                curves |= {name: curves[name]._replace(**changes) for name in named}
+                kernels = [name for name in curves if name.startswith(kinds)]
+                curves |= {name: curves[name]._replace(**changes) for name in kernels}
         links = dict(self.links)
         if "link" in flat:
             links = {key: link._replace(share=flat["link"], growth=0.0, crowd=0.0) for key, link in links.items()}
         if "collective_s" in flat:
             links = {key: link._replace(start_s=flat["collective_s"], rank_s=0.0) for key, link in links.items()}
         scalars = {key: flat[key] for key in ("memory", "launch_s", "host_s") if key in flat}
-        given = {OF.get(key, key): text for key, text in cited.items()}
-        return replace(self, curves=curves, links=links, cited={**self.cited, **given}, **scalars)
+        sources = {OF.get(key, key): text for key, text in cited.items()}
+        return replace(self, curves=curves, links=links, cited={**self.cited, **sources}, **scalars)
 
     def has(self, engine: str) -> bool:
         """Whether an engine has kernels of its own."""
@@ -285,8 +285,8 @@ class Efficiency(Struct, frozen=True, dict=True):
         curves = {}
         for name in names:
             kind, of = name.split(".")
-            known = self.curve(kind, of)
-            curves[f"{engine}.{name}"] = single.curves[name]._replace(quantise=known.quantise, score=known.score)
+            curve = self.curve(kind, of)
+            curves[f"{engine}.{name}"] = single.curves[name]._replace(quantise=curve.quantise, score=curve.score)
         of_all = {key: text for key, text in cited.items() if key in ("memory", "launch_s", "host_s")}
         of_own = {f"{engine}.{OF.get(key, key)}": text for key, text in cited.items() if key not in of_all}
         return replace(

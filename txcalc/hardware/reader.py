@@ -54,8 +54,8 @@ class Reader:
         if not sizes:
             self.faults.append(Fault("memory", ABSENT, "memory.vendor or memory.driver, such as '80GB'"))
         # From TFLOP/s as a datasheet writes them; exact, although TOML reads them as floats.
-        known = {key: value for key, value in peaks.items() if self.one_of(key, "peak")}
-        flops = {key: self.number(f"peak.{key}", value, "dense TFLOP/s", 10**12) for key, value in known.items()}
+        listed = {key: value for key, value in peaks.items() if self.one_of(key, "peak")}
+        flops = {key: self.number(f"peak.{key}", value, "dense TFLOP/s", 10**12) for key, value in listed.items()}
         bandwidth = self.size("bandwidth", self.raw.get("bandwidth", ABSENT))
         rates = (self.size(key, self.raw[key]) if key in self.raw else None for key in ("link", "link_between"))
         counts = (
@@ -90,13 +90,13 @@ class Reader:
     def efficiency_alone(self, base: Efficiency | None) -> Efficiency:
         """A description that is nothing but a calibration: over another, or complete."""
         self.keys(("calibration", "sources", "cards"))
-        wanted = () if base else (*(f"{key}.value" for key in ("memory", "launch_s", "spread")), *NEEDED)
+        required = () if base else (*(f"{key}.value" for key in ("memory", "launch_s", "spread")), *NEEDED)
         result = self.over(base or Efficiency({}, {}, 1.0, 0.0, inf, {}))
-        given = {*result.curves, *(f"link.{key}" for key in result.links), *result.cited}
+        keys = {*result.curves, *(f"link.{key}" for key in result.links), *result.cited}
         self.faults += [
             Fault(f"calibration.{key}", ABSENT, "its value and source")
-            for key in wanted
-            if key.removesuffix(".value") not in given
+            for key in required
+            if key.removesuffix(".value") not in keys
         ]
         if self.faults:
             raise InputError(self.where, self.faults)
@@ -105,10 +105,10 @@ class Reader:
     def over(self, base: Efficiency) -> Efficiency:
         """What `[calibration]` says, over what is assumed: single figures for all of a kind first, then curves."""
         table = self.table("calibration")
-        known = (*SHARES, *SECONDS, "matmul", "spread", "curve", "engine")
+        keys = (*SHARES, *SECONDS, "matmul", "spread", "curve", "engine")
         for key in table:
-            if key not in known:
-                self.faults.append(f"calibration.{key} is not known, expected one of {', '.join(known)}")
+            if key not in keys:
+                self.faults.append(f"calibration.{key} is not known, expected one of {', '.join(keys)}")
         outer, self.sources = self.sources, {}
         flat = self.flat(table)
         spread = self.positive("calibration.spread", table["spread"]) if "spread" in table else base.spread
@@ -161,11 +161,11 @@ class Reader:
         if not isinstance(tables, dict):
             self.faults.append(Fault(where, tables, "a table of tables by kind"))
             return curves, links
-        for kind, named in tables.items():
-            if kind not in (*KINDS, "link") or not isinstance(named, dict):
+        for kind, rows in tables.items():
+            if kind not in (*KINDS, "link") or not isinstance(rows, dict):
                 self.faults.append(f"{where}.{kind} is not known, expected a table: one of {', '.join(KINDS)}, link")
                 continue
-            for name, written in named.items():
+            for name, written in rows.items():
                 values = self.numbers(f"{where}.{kind}.{name}", written, Link if kind == "link" else Curve)
                 if kind == "link":
                     links[name] = Link(**values)
@@ -230,10 +230,10 @@ class Reader:
         return {}
 
     def one_of(self, key: str, table: str) -> bool:
-        known = MEMORIES if table == "memory" else PEAKS
-        if key in known:
+        names = MEMORIES if table == "memory" else PEAKS
+        if key in names:
             return True
-        self.faults.append(f"{table}.{key} is not known, expected one of {', '.join(known)}")
+        self.faults.append(f"{table}.{key} is not known, expected one of {', '.join(names)}")
         return False
 
     def sourced(self, key: str, value: object) -> Any:

@@ -21,8 +21,8 @@ class Adapters(NamedTuple):
     def at(self, child: Child) -> bool:
         """Whether a child has an adapter: not where it runs at other positions than the block (MLA's kv_b, whose
         product may be absorbed)."""
-        named = child.name in self.modules or "all" in self.modules
-        return named and type(child.part) is Linear and child.on is everywhere and child.gradient != "none"
+        adapted = child.name in self.modules or "all" in self.modules
+        return adapted and type(child.part) is Linear and child.on is everywhere and child.gradient != "none"
 
 
 class KeptInput(NamedTuple):

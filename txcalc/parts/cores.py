@@ -135,10 +135,10 @@ class SoftmaxCore(HeadsCore):
         return self.n_kv_heads * (self.d_qk + self.d_v)
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
-        return tuple(operation for each in self.span.sequences(work) for operation in self.products(each))
+        return tuple(operation for sequence in self.span.sequences(work) for operation in self.products(sequence))
 
     def saved(self, work: Workload) -> Num:
-        return total(self.keeps(each) for each in self.span.sequences(work))
+        return total(self.keeps(sequence) for sequence in self.span.sequences(work))
 
     @abstractmethod
     def products(self, work: Workload) -> tuple[Operation, ...]:
@@ -216,12 +216,12 @@ class AttentionCore(SoftmaxCore):
         moved = self.span.moved(query, kv * self.d_qk, self.params), self.span.moved(result, kv * self.d_v)
         far = Traffic(0, heads * keys * self.d_qk)
         distance = MatMul("distances", heads, tokens, self.d_qk, keys, far, "attention", pairs * self.d_qk)
-        done = (
+        operations = (
             *((distance,) if self.distances else ()),
             *((elementwise("softcap", scores, "tanh", 0, 0),) if self.softcap is not None else ()),
             *((elementwise("bias", scores, "add", 0, 0),) if self.biased else ()),
         )
-        return attend(heads, tokens, keys, (self.d_qk, self.d_v), pairs, moved, *done)
+        return attend(heads, tokens, keys, (self.d_qk, self.d_v), pairs, moved, *operations)
 
     def keeps(self, work: Workload) -> Num:
         tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)

@@ -221,8 +221,8 @@ class EmbeddingOptions(Options, section="embedding"):
             return None
         inner = d_model if self.rank is None else self.rank
         added = d_model if self.early else inner  # what is added to the tokens is as wide
-        seen = None if vision is None else vision.positions
-        rows = places.table_of(seen if audio is None else audio.positions)
+        patches = None if vision is None else vision.positions
+        rows = places.table_of(patches if audio is None else audio.positions)
         read: Raw = {}
         if vision is not None:
             read = {

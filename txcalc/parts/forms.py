@@ -172,10 +172,10 @@ def _piece(piece: Table) -> Raw:
         raise Wrong(
             "'source', [a, b, c] or [a, b, c, m] as at: whole numbers, a from 0, c, m from 1, b from 1 where a is 0"
         )
-    each = form == "scores" and keys == "batch" and at is None
-    if (form in KEYED) != (keys is not None) or not (keys is None or each or _valid_positions(keys)):
-        named = " or ".join(map(repr, KEYED))
-        raise Wrong(f"[a, b, c] as keys of a piece {named}, whole numbers as in at, or 'batch' of scores without at")
+    per_sequence = form == "scores" and keys == "batch" and at is None
+    if (form in KEYED) != (keys is not None) or not (keys is None or per_sequence or _valid_positions(keys)):
+        keyed = " or ".join(map(repr, KEYED))
+        raise Wrong(f"[a, b, c] as keys of a piece {keyed}, whole numbers as in at, or 'batch' of scores without at")
     return leaf
 
 

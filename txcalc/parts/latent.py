@@ -302,17 +302,17 @@ class LatentOptions(Mechanism, section="latent", kind="attention", stands="", or
         if self.d_rope is None and self.k_norm:
             yield Conflict("k_norm", "false without d_rope, which it norms")
         sizes = {name: getattr(self, name) for name in ("index_heads", "index_width", "index_top_k")}
-        given = next((name for name, number in sizes.items() if number is not None), None)
+        key = next((name for name, number in sizes.items() if number is not None), None)
         for name in ("index_interleaved", "index_shared"):
-            if given is None and getattr(self, name):
+            if key is None and getattr(self, name):
                 yield Conflict(name, "false without an index")
-        if given is None:
+        if key is None:
             return
         for name, number in sizes.items():
             if number is None:
-                yield Conflict(name, f"a size with {given}: an index has {', '.join(sizes)}")
+                yield Conflict(name, f"a size with {key}: an index has {', '.join(sizes)}")
         if self.window is not None:
-            yield Conflict("window", f"none with {given}: the index selects among all keys")
+            yield Conflict("window", f"none with {key}: the index selects among all keys")
         rotated = 0 if self.d_rope is None else self.d_rope
         if self.index_width is not None and exceeds(rotated, self.index_width):
             yield Conflict("index_width", f"at least d_rope = {self.d_rope}, which is rotated")

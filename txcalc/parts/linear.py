@@ -226,9 +226,9 @@ class Activation(Leaf):
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.width
         act = elementwise("activation", elements, self.form, elements, elements, self.params)
-        cut = elementwise("cut", elements, "cut", elements, elements)
+        clamp = elementwise("cut", elements, "cut", elements, elements)
         return (
-            *((cut,) if self.sparsity is not None else ()),
+            *((clamp,) if self.sparsity is not None else ()),
             act,
             *((elementwise("gate", elements, "add", 2 * elements, elements),) if self.gated else ()),
         )
@@ -241,8 +241,8 @@ class Activation(Leaf):
         elements = work.positions * self.width
         saved = 0 if self.form == "none" or (self.form in SAVES_RESULT and self.gated) else elements
         # Sparsity saves the gate, and the thresholded gate unless the activation saves its input.
-        left = 2 * elements if self.form in SAVES_RESULT or self.form == "relu2" else elements
-        saved = saved if self.sparsity is None else saved + left
+        elements_saved = 2 * elements if self.form in SAVES_RESULT or self.form == "relu2" else elements
+        saved = saved if self.sparsity is None else saved + elements_saved
         saved = saved + 2 * elements if self.gated else saved
         clamped = 2 * elements if self.gated else elements
         return saved + clamped if self.form == "clamped_silu" else saved

@@ -82,5 +82,5 @@ def section_of(part: str, tables: Collection[str]) -> str:
 def options(section: str) -> type[Options]:
     """The options of a table."""
     module = import_module(f"txcalc.parts.{ALL[section]}")
-    classes = (each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Options))
-    return next(each for each in classes if vars(each).get("section") == section)
+    classes = (value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Options))
+    return next(kind for kind in classes if vars(kind).get("section") == section)

@@ -129,8 +129,8 @@ class NormOptions(Options, section="norm"):
     scalar: bool = key(flag, False, "a stored number multiplies the layer's result; not a parameter")
 
     def conflicts(self) -> Iterator[Conflict]:
-        for name, given in (("bias", self.bias), ("final_bias", self.final_bias), ("qk_bias", self.qk_bias)):
-            if self.form == "rms" and given and (name == "bias" or not self.bias):
+        for name, bias in (("bias", self.bias), ("final_bias", self.final_bias), ("qk_bias", self.qk_bias)):
+            if self.form == "rms" and bias and (name == "bias" or not self.bias):
                 yield Conflict(name, "false with form = 'rms'", "an RMSNorm has no bias")
         if self.after and self.place != "pre":
             yield Conflict("after", "none unless place = 'pre'", "the others have norms after every part")

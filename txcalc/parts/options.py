@@ -296,26 +296,26 @@ class Options(ABC):
 
     def conflicts(self) -> Iterator[Conflict]:
         """Conflicts between keys; here those of its sizes' relations (`FreeSize`)."""
-        for name, known in self._letters():
+        for name, key in self._letters():
             if (number := getattr(self, name)) is None:
                 continue
-            for least in filter(None, (known.of, known.cut)):
+            for least in filter(None, (key.of, key.cut)):
                 if (parts := getattr(self, least)) is not None:
                     yield from divided(least, parts, name, number)
-            if known.chosen and exceeds(getattr(self, known.chosen), number):
-                yield Conflict(known.chosen, f"at most {name} = {number}")
+            if key.chosen and exceeds(getattr(self, key.chosen), number):
+                yield Conflict(key.chosen, f"at most {name} = {number}")
 
     @classmethod
     @cache
     def _letters(cls) -> list[tuple[str, FreeSize]]:
         """Its sizes over which theorems hold, with their relations."""
-        return [(name, known.letter) for name, known in cls.table().items() if known.letter is not None]
+        return [(name, key.letter) for name, key in cls.table().items() if key.letter is not None]
 
     @classmethod
     @cache
     def table(cls) -> dict[str, Field]:
         """The keys of its table; of a union those of all forms, each noting its forms."""
-        fields = {name.rstrip("_"): known for name, known in cls.declared.items()}
+        fields = {name.rstrip("_"): key for name, key in cls.declared.items()}
         forms = cls.forms if "forms" in vars(cls) else {}
         for key in dict.fromkeys(key for kind in forms.values() for key in kind.table() if key not in fields):
             having = {form: kind.table()[key] for form, kind in forms.items() if key in kind.table()}

@@ -84,8 +84,8 @@ def steps_of(value: object) -> list[Table]:
         if not name:
             raise Wrong(f"tables that have one of {', '.join(STEPS)} and its keys alone")
         checks = {**STEPS[name][2], name: STEPS[name][0]}
-        for option, given in step.items():
-            checks[option](given)
+        for option, setting in step.items():
+            checks[option](setting)
     return value
 
 

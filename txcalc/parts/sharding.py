@@ -244,8 +244,8 @@ class Ways:
             return exact_div(number, self.tp)
         padded = f"is padded to {ceil_div(rows, multiple) * multiple:,}, a multiple of"
         rule = padded if pads else "is split as by torch.chunk, since it does not divide by"
-        named = "the number of classes" if classes else "V"
-        self._notes[f"{named} = {rows:,} {rule} {'' if pads > 1 else 'tp = '}{multiple:,}"] = None
+        what = "the number of classes" if classes else "V"
+        self._notes[f"{what} = {rows:,} {rule} {'' if pads > 1 else 'tp = '}{multiple:,}"] = None
         return ceil_div(number, self.tp * max(1, pads)) * max(1, pads)
 
     def experts(self, number: Num) -> Num:
@@ -317,32 +317,34 @@ class Ways:
     def branches(self, branches: tuple[Any, ...], width: Num, parallel: bool) -> tuple[Any, ...]:
         """A block's branches on one rank, each joined by itself; parallel ones are joined once."""
         shares = [branch._replace(part=branch.part.shard(self)) for branch in branches]
-        cut = []
+        sharded = []
         for number, branch in enumerate(shares):
             first, last = number == 0 or not parallel, number == len(shares) - 1 or not parallel
             complete = branch.part.complete
             gather = None if complete or not first else self.gather_positions(width)
-            cut.append(branch._replace(gather=gather, join=None if complete or not last else self.join_summands(width)))
-        return tuple(cut)
+            sharded.append(
+                branch._replace(gather=gather, join=None if complete or not last else self.join_summands(width))
+            )
+        return tuple(sharded)
 
     def chained(self, steps: Sequence[Any]) -> tuple[Any, ...]:
         """A projector's steps on one rank: matrix, activation, matrix are split by columns, then rows; composites by
         their own rule; all else is replicated."""
-        cut: list[Any] = []
+        sharded: list[Any] = []
         for step in steps:
             part = step.part.shard(self) if step.part.parts else step.part
-            cut.append(step._replace(part=part))
-            trio = [branch.part for branch in cut[-3:]]
+            sharded.append(step._replace(part=part))
+            trio = [branch.part for branch in sharded[-3:]]
             join = self.all_reduce(step.part.d_model) if step.part.parts and not step.part.complete else None
             if [leaf.role for leaf in trio if not leaf.parts] == ["product", "activation", "product"]:
                 first, act, last = trio
                 outer, inner = (self.split("a projector's width", n) for n in (first.d_out, last.d_in))
                 shares = replace(first, d_out=outer), replace(act, width=inner), replace(last, d_in=inner)
-                cut[-3:] = [branch._replace(part=share) for branch, share in zip(cut[-3:], shares, strict=True)]
+                sharded[-3:] = [branch._replace(part=share) for branch, share in zip(sharded[-3:], shares, strict=True)]
                 join = self.all_reduce(last.d_out)
             if join:
-                cut.append(step._replace(name=f"{step.name}_join", part=join))
-        return tuple(cut)
+                sharded.append(step._replace(name=f"{step.name}_join", part=join))
+        return tuple(sharded)
 
     @property
     def exchanges(self) -> bool:

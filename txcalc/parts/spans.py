@@ -353,9 +353,9 @@ class SparseBlocks(Uncached):
     def visible(self, work: Workload) -> Num:
         """T²; beyond the length where blocks begin, the pairs of the 2 blocks that see all, of their 2 neighbours,
         which see 4 blocks and the random ones, and of the others, which see 5 and the random ones."""
-        tokens, block, seen = work.tokens, self.block, 4 + self.random
+        tokens, block, blocks = work.tokens, self.block, 4 + self.random
         filled = block * ceil_div(tokens, block)
-        pairs = 2 * block * filled + 2 * seen * block * block + (filled - 4 * block) * (seen + 1) * block
+        pairs = 2 * block * filled + 2 * blocks * block * block + (filled - 4 * block) * (blocks + 1) * block
         beyond = minimum(1, maximum(0, tokens - self.max_keys))
         return tokens * tokens + beyond * (pairs - tokens * tokens)
 

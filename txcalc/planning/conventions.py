@@ -290,10 +290,10 @@ CONVENTIONS: dict[str, Callable[..., Convention]] = {
 
 def known_conventions(names: Sequence[str], *extra_names: str) -> tuple[str, ...]:
     """The distinct names of conventions; `extra_names` are also valid. Errors: `UnknownName`."""
-    known = [*CONVENTIONS, *extra_names]
+    conventions = [*CONVENTIONS, *extra_names]
     for name in names:
-        if name not in known:
-            raise UnknownName("--as", "convention", name, known, f"one of {', '.join(known)}")
+        if name not in conventions:
+            raise UnknownName("--as", "convention", name, conventions, f"one of {', '.join(conventions)}")
     return tuple(dict.fromkeys(names))
 
 

@@ -233,28 +233,28 @@ class ModelFits:
     def within(self, name: str) -> FormatFits:
         """The model in a format without a named engine, for all cards. Errors: `InputError`."""
         if name not in self.known:
-            asked = self.asked
+            question = self.asked
             try:
-                plain = engine_config(self.model, name, asked.kv, asked.block, asked.chunk, asked.reserve)
+                plain = engine_config(self.model, name, question.kv, question.block, question.chunk, question.reserve)
                 self.known[name] = FormatFits(self.model, plain, self.length, self.sharding)
             except InputError as error:
                 self.known[name] = error
-        known = self.known[name]
-        if isinstance(known, InputError):
-            raise known
-        return known
+        fits = self.known[name]
+        if isinstance(fits, InputError):
+            raise fits
+        return fits
 
     def on(self, card: CardSet, memory: EngineMemory | None) -> list[ModelFit]:
         """The model on a card in every format, offloading to RAM if needed and possible; `memory`: of the named engine,
         or of one that is the default of some formats."""
         personal, discrete = is_personal(card.accelerator), not (card.bare or card.accelerator.unified)
-        model, asked = self.model, self.asked
+        model, question = self.model, self.asked
         fits = []
-        for name in asked.formats:
+        for name in question.formats:
             try:
                 format_fits = self.within(name)
-                named = asked.engine_named
-                config = on_accelerator(format_fits.engine, model, memory, asked.reserve, named, personal)
+                engine_named = question.engine_named
+                config = on_accelerator(format_fits.engine, model, memory, question.reserve, engine_named, personal)
                 if config is not format_fits.engine:
                     format_fits = FormatFits(model, config, self.length, format_fits.sharding)
                 fit = format_fits.on(card)
@@ -264,7 +264,7 @@ class ModelFits:
             except InputError as error:
                 fit = ModelFit.refusal(model, name, name, card.name, self.length, str(error))
             fits.append(fit)
-            if asked.ladder and fit.fits and not fit.in_ram:
+            if question.ladder and fit.fits and not fit.in_ram:
                 break
         choice = best(fits)
         return [replace(fit, best=True) if fit is choice else fit for fit in fits]
@@ -282,5 +282,5 @@ def best(fits: Sequence[ModelFit]) -> ModelFit:
         return without_ram
     if fitting:
         return max(fitting, key=lambda fit: fit.ram_free_bytes or 0)
-    known = [fit for fit in fits if fit.short_bytes is not None]
-    return min(known, key=lambda fit: fit.short_bytes or 0, default=fits[0])
+    counted = [fit for fit in fits if fit.short_bytes is not None]
+    return min(counted, key=lambda fit: fit.short_bytes or 0, default=fits[0])

@@ -41,8 +41,8 @@ def slow_link(accelerator: Accelerator) -> str:
     if source == "--link":
         return f"GPUs are linked at {rate} (--link)"
     how = " by PCIe" if "pcie" in source.lower() else ""
-    known = f"{source}; " if source.startswith("by convention") else ""
-    return f"GPUs are linked{how} at {rate} one way ({known}--link changes it)"
+    convention = f"{source}; " if source.startswith("by convention") else ""
+    return f"GPUs are linked{how} at {rate} one way ({convention}--link changes it)"
 
 
 class Message(NamedTuple):

@@ -258,8 +258,8 @@ def _placement(whole: Entry, share: Entry, tensors: tuple[Weight, Weight], layou
     axis, ways = ("etp", layout.expert_ways) if share.routed else ("tp", layout.tp)
     dims = [dim for dim, (n, n_shard) in enumerate(zip(tensor.shape, shard.shape, strict=True)) if n != n_shard]
     dim = dims[0] if dims else None
-    pieces, left = divmod(tensor.shape[dim], shard.shape[dim]) if dim is not None else (1, 0)
-    if left or ways % pieces:
+    pieces, remainder = divmod(tensor.shape[dim], shard.shape[dim]) if dim is not None else (1, 0)
+    if remainder or ways % pieces:
         pieces = ways
     return Placement(share, shard.name, tensor.shape, shard.shape, whole.times, dim, axis, pieces, ways // pieces)
 
@@ -300,9 +300,9 @@ def parted(root: Root, cuts: Iterable[int]) -> Stack:
     """The same layers, with groups of equal layers split at the cuts; a tied head gets its own weights."""
     stack, head = cast(Stack, root), cast(Stack, root).head
     groups = list(stack.groups)
-    for cut in cuts:
+    for split in cuts:
         sides = (
-            (group, tuple(i for i in group.indices if (i < cut) is before))
+            (group, tuple(i for i in group.indices if (i < split) is before))
             for group in groups
             for before in (True, False)
         )

@@ -144,18 +144,18 @@ class ScalingQuestion(NamedTuple):
 
     def checked(self) -> ScalingQuestion:
         """Errors: `InputError` with every fault."""
-        named = {"--params": self.params, "--train-tokens": self.tokens, "--compute": self.compute}
-        numbers = {**named, "--unique-tokens": self.unique}
+        options = {"--params": self.params, "--train-tokens": self.tokens, "--compute": self.compute}
+        numbers = {**options, "--unique-tokens": self.unique}
         faults: list[Fault | str] = [
             Fault(name, number, "a number above 0") for name, number in numbers.items() if number == 0
         ]
-        given = [name for name, number in named.items() if number is not None]
-        if not given:
+        flags = [name for name, number in options.items() if number is not None]
+        if not flags:
             faults.append("give one or two of --params, --train-tokens and --compute")
-        if len(given) == 3:
-            faults.append(f"{', '.join(given)}: any two of them fix the third (C = 6·N·D)")
-        if self.unique is not None and len(given) == 1 and self.compute is None:
-            faults.append(f"--unique-tokens with {given[0]} alone: give --compute, or two of the three")
+        if len(flags) == 3:
+            faults.append(f"{', '.join(flags)}: any two of them fix the third (C = 6·N·D)")
+        if self.unique is not None and len(flags) == 1 and self.compute is None:
+            faults.append(f"--unique-tokens with {flags[0]} alone: give --compute, or two of the three")
         if not faults and self.compute is not None:
             least = max(1000, self.params or self.tokens or 1) * FLOPS
             if self.compute < least:

@@ -42,16 +42,19 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     """
     expected = signature(function)
     option_names: tuple[str, ...] = ()
-    named = [each for each in expected.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
-    if grouping := len(named) < len(expected.parameters):  # **options: for type checkers, the fields of its options
-        expected, option_names = expected.replace(parameters=named), tuple(each.name for each in keywords(function))
+    declared = [parameter for parameter in expected.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
+    if grouping := len(declared) < len(expected.parameters):  # **options: for type checkers, the fields of its options
+        expected, option_names = (
+            expected.replace(parameters=declared),
+            tuple(keyword.name for keyword in keywords(function)),
+        )
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        given: dict[str, Any] = dict(kwargs)
-        if grouping or not given.keys() <= expected.parameters.keys():
-            given = grouped(function, given)
-        bound = WrongCall.unless(function.__name__, expected, args, given, option_names)
+        arguments: dict[str, Any] = dict(kwargs)
+        if grouping or not arguments.keys() <= expected.parameters.keys():
+            arguments = grouped(function, arguments)
+        bound = WrongCall.unless(function.__name__, expected, args, arguments, option_names)
         faults = []
         for name, value in bound.arguments.items():
             several = expected.parameters[name].kind is Parameter.VAR_POSITIONAL
@@ -73,29 +76,29 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 def documentation(function: Callable[..., Any]) -> str:
     """The docstring of a question's function or of a class of options, and the help of each argument."""
     text = cleandoc(function.__doc__ or "")
-    known = fields(function) if options_class(function) else keywords(function)
-    width = max((len(each.name) for each in known), default=0)
-    lines = [f"    {each.name:{width}}  {each.option.help}" for each in known]
+    declared = fields(function) if options_class(function) else keywords(function)
+    width = max((len(keyword.name) for keyword in declared), default=0)
+    lines = [f"    {keyword.name:{width}}  {keyword.option.help}" for keyword in declared]
     return "\n".join([text, "", "Arguments:", *lines]) if lines else text
 
 
 def grouped(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
     """Keywords by their current names; those of a class of options as one value of it. Errors: `InputError`."""
-    known: dict[str, Keyword] = {}
+    by_name: dict[str, Keyword] = {}
     for keyword in keywords(function):
         aliases = (keyword.option.flag, *keyword.option.aliases) if isinstance(keyword.option, Option) else ()
-        known |= dict.fromkeys((keyword.name, *(each.lstrip("-").replace("-", "_") for each in aliases)), keyword)
+        by_name |= dict.fromkeys((keyword.name, *(alias.lstrip("-").replace("-", "_") for alias in aliases)), keyword)
     values: dict[str, Any] = {}
     groups: dict[str, dict[str, Any]] = {}
     faults = []
     for name, value in given.items():
-        option = known.get(name)
+        option = by_name.get(name)
         if option is None or (option.group == name and isinstance(value, Struct)):
             values[name] = value
             continue
         gathered = groups.setdefault(option.group, {}) if option.group else values
         if option.name in gathered:
-            spellings = " and ".join(each for each in given if known.get(each) is option)
+            spellings = " and ".join(spelling for spelling in given if by_name.get(spelling) is option)
             raise InputError(function.__name__, [f"{spellings} say the same thing twice"])
         gathered[option.name] = value
         faults += _faults(name, value, option.hint) if option.group else []
@@ -120,7 +123,7 @@ def _faults(name: str, value: object, hint: object) -> list[Fault]:
     """The faults of a value (of a class of options: of its fields) that does not match its hint."""
     if _fits(value, hint):
         options = fields(type(value)) if isinstance(value, Options) else ()
-        return [fault for each in options for fault in _faults(each.name, getattr(value, each.name), each.hint)]
+        return [fault for option in options for fault in _faults(option.name, getattr(value, option.name), option.hint)]
     words = ", ".join(dict.fromkeys(_words(hint)))
     return [Fault(name, value, " or ".join(words.rsplit(", ", 1)))]
 

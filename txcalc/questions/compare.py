@@ -185,21 +185,21 @@ def compare(
         raise InputError("compare", [f"{number} given, expected 2 to {MAX_MODELS} models, or variants of one by --set"])
     models = [load(source) for source in model_sources]
     models += [variant(models[0], changes) for changes in variants]
-    wanted = optional_lengths(context, "--context")
-    contexts = wanted or default_contexts(models)
+    lengths = optional_lengths(context, "--context")
+    contexts = lengths or default_contexts(models)
     windows = any(model.has_windows for model in models)
     attention = attention or ("masked" if windows else "dense")
     work = models[0].workload(logits=logits, mla=mla)
     convention = CompareConvention.of(models, work, attention, dtype=dtype, kv_dtype=kv)
     budget = None
     # A short prompt would not see what a window saves.
-    length = contexts[0] if wanted else max(contexts, default=1) if windows else min(contexts, default=1)
+    length = contexts[0] if lengths else max(contexts, default=1) if windows else min(contexts, default=1)
     if match is not None and by is not None:
         matches = [equal_budget(model, models[0], match, by, length, convention) for model in models[1:]]
-        models[1:] = [renamed(each.model, {by: each.best.value}) for each in matches]
+        models[1:] = [renamed(match.model, {by: match.best.value}) for match in matches]
         sizes = tuple(
-            MatchedSize(each.model.name, each.best.value, each.best.difference, each.below, each.above)
-            for each in matches
+            MatchedSize(match.model.name, match.best.value, match.best.difference, match.below, match.above)
+            for match in matches
         )
         budget = Match(match, by, None if match == "params" else length, matches[0].budget, sizes)
     return Compare(
@@ -249,9 +249,9 @@ def equal_budget(
 def default_contexts(models: Sequence[Model]) -> list[int]:
     """1k, 8k, 32k and 128k as far as the longest model goes, and the shortest model's own context."""
     growing = [model for model in models if not model.fixed_length]
-    known = [model.context for model in growing if model.context]
-    longest = max(known, default=0) if len(known) == len(growing) else USUAL_CONTEXTS[-1]
-    return sorted({*(length for length in USUAL_CONTEXTS if length <= longest), *([min(known)] if known else [])})
+    contexts = [model.context for model in growing if model.context]
+    longest = max(contexts, default=0) if len(contexts) == len(growing) else USUAL_CONTEXTS[-1]
+    return sorted({*(length for length in USUAL_CONTEXTS if length <= longest), *([min(contexts)] if contexts else [])})
 
 
 def quantities(
@@ -319,11 +319,11 @@ def crossover_lengths(models: Sequence[Model], convention: CompareConvention) ->
         if not model.fixed_length:
             with suppress(InputError):
                 answers = crossovers(prefills_of(model, None, convention.logits, convention.latents))
-        by_rule.append({each.rule: each for each in answers if each.attention == convention.attention})
+        by_rule.append({length.rule: length for length in answers if length.attention == convention.attention})
     rows = []
     for rule in MAIN_RULES:
-        lengths = [each.get(rule) for each in by_rule]
-        values = [None if each is None or each.one_sided else each.tokens or NEVER for each in lengths]
+        lengths = [lengths_of.get(rule) for lengths_of in by_rule]
+        values = [None if length is None or length.one_sided else length.tokens or NEVER for length in lengths]
         rows.append(compared(f"crossover: {rule.name}", None, values))
     return rows
 

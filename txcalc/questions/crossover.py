@@ -108,7 +108,7 @@ def crossover(
         raise InputError("crossover", ["expected one or more models"])
     encoder_tokens = maybe(source_tokens, "--source-tokens", length)
     prefills = [prefills_of(load(source), encoder_tokens, logits, mla) for source in model_sources]
-    lengths = [crossovers(each) for each in prefills]
+    lengths = [crossovers(prefill) for prefill in prefills]
     forms: list[Sequence[Any]] = [[None] * len(of_model) for of_model in lengths]
     classic: tuple[ClassicCrossing, ...] = ()
     notes = []
@@ -120,7 +120,7 @@ def crossover(
         else:
             forms = [closed_forms(*pair) for pair in zip(prefills, lengths, strict=True)]
             classic = classic_crossings(classic_forms(False), classic_forms(True))
-    models = [each.model for each in prefills]
+    models = [prefill.model for prefill in prefills]
     latent = mla if any(model.has_latents for model in models) else None
     return Crossover(
         convention=CrossoverConvention(logits, latent, dtype, kv, "min(E, k·batch)"),
@@ -131,7 +131,9 @@ def crossover(
             for model, of_model, closed in zip(models, lengths, forms, strict=True)
             for row, form in zip(of_model, closed, strict=True)
         ),
-        cache=tuple(CacheCrossing(each.model.name, *row) for each in prefills for row in balances(each, dtype, kv)),
+        cache=tuple(
+            CacheCrossing(prefill.model.name, *row) for prefill in prefills for row in balances(prefill, dtype, kv)
+        ),
         classic=classic,
         detail=detail,
         notes=(*notes, *(note for model in models for note in model.notes)),
@@ -166,14 +168,14 @@ def picture(prefills: Sequence[Prefills], lengths: Sequence[Sequence[RuleCrossov
     low = max(1, min([128, *(n // 4 for n in crossings)]))
     high = min(MAX_TOKENS, max([1 << 15, *(4 * n for n in crossings)]))
     panels = [sides_panel(*pair, low, high) for pair in zip(prefills, lengths, strict=True)]
-    models = [each.model for each in prefills]
+    models = [prefill.model for prefill in prefills]
     caption = picture_convention(models, "forward FLOPs of a prefill by its length", logits, mla)
     return Picture("Attention against the feed-forward", caption, panels)
 
 
 def sides_panel(prefills: Prefills, lengths: Sequence[RuleCrossover], low: int, high: int) -> Panel:
     """Both sides of the main rules for one model, over lengths that all models share."""
-    marked = [(each, each.tokens) for each in lengths if each.rule in MAIN_RULES and each.tokens]
+    marked = [(length, length.tokens) for length in lengths if length.rule in MAIN_RULES and length.tokens]
     xs = between(low, high, [tokens for _, tokens in marked])
     costs = {
         quantity: {n: walk(prefills.model.root, prefills.at(n)).by_kind(quantity) for n in xs}
@@ -197,11 +199,11 @@ def sides_panel(prefills: Prefills, lengths: Sequence[RuleCrossover], low: int, 
     ]
     marks = [
         Mark(
-            f"{tokens:,}: {each.rule.name}, {each.attention}",
+            f"{tokens:,}: {length.rule.name}, {length.attention}",
             tokens,
-            side(MAIN_RULES.index(each.rule), 0, each.attention, tokens),
+            side(MAIN_RULES.index(length.rule), 0, length.attention, tokens),
         )
-        for each, tokens in marked
+        for length, tokens in marked
     ]
     x, y = PlotAxis("length T (tokens)", "tokens", 2), PlotAxis("FLOPs per token", log=10)
     return Panel(prefills.model.name, x, y, series, marks)

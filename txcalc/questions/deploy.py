@@ -318,7 +318,7 @@ class DeployComparison(Result, tag_field="schema", tag="txcalc/deploy/1", kw_onl
     @property
     def failed(self) -> bool:
         """None of them serves the load within the limits."""
-        return all(isinstance(each, Refusal) or each.failed for each in self.deployments)
+        return all(isinstance(plan, Refusal) or plan.failed for plan in self.deployments)
 
     def _document(self) -> dict[str, Any]:
         document = super()._document()
@@ -334,12 +334,12 @@ class DeployComparison(Result, tag_field="schema", tag="txcalc/deploy/1", kw_onl
     def _rows(self) -> list[dict[str, Any]]:
         """A row per deployment, at the requested load."""
         rows: list[dict[str, Any]] = []
-        for each in self.deployments:
-            if isinstance(each, Refusal):
-                rows.append({"model": each.model, "gpu": each.gpu, "fits": None, "refused": each.refused})
+        for plan in self.deployments:
+            if isinstance(plan, Refusal):
+                rows.append({"model": plan.model, "gpu": plan.gpu, "fits": None, "refused": plan.refused})
             else:
-                first = {"model": each.model.name, "gpu": each.gpu.name, "fits": each.fits, "refused": None}
-                rows.append({**first, **(_row(each.speed.capacity or each.speed) if each.speed else {})})
+                first = {"model": plan.model.name, "gpu": plan.gpu.name, "fits": plan.fits, "refused": None}
+                rows.append({**first, **(_row(plan.speed.capacity or plan.speed) if plan.speed else {})})
         columns = dict.fromkeys(key for row in rows for key in row)
         return [{key: row.get(key) for key in columns} for row in rows]
 
@@ -422,8 +422,8 @@ def deploy(
     kinds = _accelerators(gpu, price)
     offload = engine.offload()
     name = engine.engine or "none"
-    known = profile(offloading(name) if offload else name)
-    max_num_seqs = engine.sequences(known)
+    engine_profile = profile(offloading(name) if offload else name)
+    max_num_seqs = engine.sequences(engine_profile)
     prompts = None if load.prompt is None else traffic.lengths(str(load.prompt), "--prompt")
     answers = None if load.answer is None else traffic.lengths(str(load.answer), "--answer")
     proposed, drafter = phrases.parse_draft(speculation.draft)
@@ -446,8 +446,8 @@ def deploy(
     slo = limits.slo(load.simulate)
     api_price = None if api is None else phrases.parse_api_prices(api)
     request = replace(request, simulated=load.simulated(slo), seed=load.seed)
-    for _, _, each in kinds:
-        check_budget(each, slo.ttft, slo.tpot)
+    for _, _, cost in kinds:
+        check_budget(cost, slo.ttft, slo.tpot)
     scenario = Scenario(
         request=request,
         context=tokens,
@@ -455,8 +455,8 @@ def deploy(
         limits=slo,
         engine=engine.config(weights, kv, prefix),
         chunk=maybe(engine.chunk, "--chunk", length),
-        profile=known or (personal_engine() if engine.engine is None else None),
-        engine_named=known is not None,
+        profile=engine_profile or (personal_engine() if engine.engine is None else None),
+        engine_named=engine_profile is not None,
         max_num_seqs=max_num_seqs,
         offload=offload,
         draft=draft,
@@ -469,13 +469,13 @@ def deploy(
     )
     if utilisation is not None and (api_price is None or not 0 < (scenario.utilisation or 0) <= 1):
         raise InputError("options", ["--utilisation is a share above 0, up to 100%, and needs --api 0.25/2"])
-    if api_price is not None and any(each is None for _, _, each in kinds):
+    if api_price is not None and any(cost is None for _, _, cost in kinds):
         raise InputError("options", ["--api needs a price per GPU-hour (--price 2.5, or --gpu h100:8@2.5)"])
     network, link = maybe(layout.network, "--network", bandwidth), maybe(layout.link, "--link", bandwidth)
     one_host = not scenario.fixed  # several Macs hold a model only if their number or a layout is given
     placed = [
-        (kind.placed(layout.node, network, link), number or (1 if kind.unified and one_host else None), each)
-        for kind, number, each in kinds
+        (kind.placed(layout.node, network, link), number or (1 if kind.unified and one_host else None), cost)
+        for kind, number, cost in kinds
     ]
     pairs = [(model, *kind) for model in loaded for kind in placed]
     if not pairs:
@@ -491,13 +491,13 @@ def deploy(
     if len(pairs) == 1:
         return scenario.answer(*pairs[0], single_plan=True)
     deployments, errors = list[Deploy | Refusal](), dict[str, InputError]()
-    for model, kind, number, each in pairs:
+    for model, kind, number, cost in pairs:
         try:
-            deployments.append(scenario.compared(model, kind, number, each))
+            deployments.append(scenario.compared(model, kind, number, cost))
         except InputError as error:
             deployments.append(Refusal(model.name, kind.name, str(error)))
             errors[str(error)] = error
-    if all(isinstance(each, Refusal) for each in deployments):
+    if all(isinstance(plan, Refusal) for plan in deployments):
         raise InputError("deploy", errors) if len(errors) > 1 else next(iter(errors.values()))
     # The declared type is that of one deployment; several have only `deployments`.
     compared = _compared(deployments)
@@ -507,11 +507,11 @@ def deploy(
 def _compared(deployments: Sequence[Deploy | Refusal]) -> tuple[Deploy | Refusal, ...]:
     """The deployments of each model: those that serve the load first, by cost; else in the given order."""
     by_model: dict[str, list[Deploy | Refusal]] = {}
-    for each in deployments:
-        by_model.setdefault(each.model if isinstance(each, Refusal) else each.model.name, []).append(each)
+    for plan in deployments:
+        by_model.setdefault(plan.model if isinstance(plan, Refusal) else plan.model.name, []).append(plan)
     rows: list[Deploy | Refusal] = []
     for of_model in by_model.values():
-        costs = [_cost(each) for each in of_model]
+        costs = [_cost(plan) for plan in of_model]
         cheapest = min(costs) if len(costs) > 1 else inf
         rows += [
             replace(of_model[i], times_cheapest=costs[i] / cheapest) if max(cheapest, costs[i]) < inf else of_model[i]

@@ -178,13 +178,13 @@ def _front(serving: Serving) -> Panel:
 
 def comparison_picture(deployments: Sequence[Any]) -> Picture:
     """Several models or kinds of accelerator: GPUs and cost as bars, and the Pareto fronts on common axes."""
-    fitting = [each for each in deployments if getattr(each, "fits", False)]
+    fitting = [plan for plan in deployments if getattr(plan, "fits", False)]
     if not fitting or len(fitting) > MAX_LINES:
         raise InputError("--plot", [f"{len(fitting)} deployments fit, expected 1 to {MAX_LINES} of them"])
-    several = len({each.model.name for each in fitting}) > 1
-    names = [f"{each.model.name} on {each.gpu.title}" if several else each.gpu.title for each in fitting]
-    names = [f"{each.layout.gpus} × {name}" for each, name in zip(fitting, names, strict=True)]
-    points = [each.speed and (each.speed.capacity or each.speed) for each in fitting]
+    several = len({plan.model.name for plan in fitting}) > 1
+    names = [f"{plan.model.name} on {plan.gpu.title}" if several else plan.gpu.title for plan in fitting]
+    names = [f"{plan.layout.gpus} × {name}" for plan, name in zip(fitting, names, strict=True)]
+    points = [plan.speed and (plan.speed.capacity or plan.speed) for plan in fitting]
     panels = []
     for title, label, ys in (
         ("Cost per hour", "cost per hour", [point and point.cost_per_hour for point in points]),
@@ -198,8 +198,8 @@ def comparison_picture(deployments: Sequence[Any]) -> Picture:
         if any(ys):
             panels.append(Panel(title, PlotAxis(""), PlotAxis(label), [Series(label, names, ys)], kind="bars"))
     series: list[Series] = []
-    for i, (each, name) in enumerate(zip(fitting, names, strict=True)):
-        front = [at.steady for at in (each.speed.front if each.speed else ()) if at.steady.tpot_s.mean]
+    for i, (plan, name) in enumerate(zip(fitting, names, strict=True)):
+        front = [at.steady for at in (plan.speed.front if plan.speed else ()) if at.steady.tpot_s.mean]
         xs, ys = [1 / at.tpot_s.mean for at in front], [at.tokens_per_s_gpu for at in front]
         if len(xs) > 1:
             series.append(Series(name, xs, ys, i, marked=frozenset(xs)))

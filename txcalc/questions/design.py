@@ -122,8 +122,8 @@ def design(
     >>> txcalc.load(best.inline).params == best.params
     True
     """
-    given = [value for value in (params, memory, compute) if value is not None]
-    if len(given) != 1:
+    budgets = [value for value in (params, memory, compute) if value is not None]
+    if len(budgets) != 1:
         raise InputError("design", ["give one of --params, --memory and --compute"])
     if train_tokens is not None and compute is None:
         raise InputError("options", ["--train-tokens needs --compute"])
@@ -138,7 +138,7 @@ def design(
         target, tokens = shapes.trainable(flops, tokens)
     if target is not None and not 0 < target <= shapes.MOST_PARAMS:
         flag, what = ("--params", "a count of") if params is not None else ("--compute", "what trains")
-        raise InputError("design", [Fault(flag, given[0], f"{what} 1 to {shapes.MOST_PARAMS:,} parameters")])
+        raise InputError("design", [Fault(flag, budgets[0], f"{what} 1 to {shapes.MOST_PARAMS:,} parameters")])
     memory_bytes = maybe(memory, "--memory", parse_bytes)
     longest = None if context is None else checked_context(length(context, "--context"))
     narrowest = family.model(family.first, family.step()) if isinstance(family, DesignFamily) else family.base
@@ -146,7 +146,7 @@ def design(
     budget = DesignBudget(family, serving, longest, target, memory_bytes, flops, tokens)
     classic = shapes.classics(budget, family) if isinstance(family, DesignFamily) else []
     return Design(
-        budget=Budget(target, memory_bytes, longest, flops, tokens, str(given[0])),
+        budget=Budget(target, memory_bytes, longest, flops, tokens, str(budgets[0])),
         weights=serving.weights.name,
         family=Family(**family.data(), summary=tuple(family.describe())),
         rule=shapes.RULE,

@@ -99,7 +99,7 @@ def diff(
         workload=WorkloadInfo.of(models[0], before),
         convention=DiffConvention(2, attention, kv),
         differences=tuple(
-            difference(each, bits) for each in differences(models[0], models[1], workload | encoder, flops)
+            difference(change, bits) for change in differences(models[0], models[1], workload | encoder, flops)
         ),
         whole=change(cost(before, after, flops), bits),
         assumptions=tuple(f"{model.name}: {line}" for model in models for line in model.assumptions),

@@ -86,10 +86,10 @@ class Explorer(Struct, frozen=True):
     def values(self, changes: Mapping[str, int] | None = None) -> dict[str, int]:
         """The number of every letter, with changes of some."""
         numbers = {s.letter: s.value for s in self.sliders} | dict(changes or {})
-        known = {letter: value for letter, value in numbers.items() if value is not None}
-        for letter in numbers.keys() - known.keys():
-            known[letter] = self.follows[letter].run(known)[letter]
-        return known
+        values = {letter: value for letter, value in numbers.items() if value is not None}
+        for letter in numbers.keys() - values.keys():
+            values[letter] = self.follows[letter].run(values)[letter]
+        return values
 
     def changes(self, values: Mapping[str, int]) -> Raw:
         """The changes with which `load` gives the model of these letters: keys of its description with values."""

@@ -141,14 +141,14 @@ def fit(
     if bool(kinds) == (memory is not None):
         raise InputError("fit", ["give one of --gpu and --memory"])
     tokens = checked_context(length(context, "--context"))
-    tried = ("bf16",) if via else LADDER
-    formats = tuple(dict.fromkeys(known_format(each) for each in (tried if weights is None else names(weights))))
+    ladder = ("bf16",) if via else LADDER
+    formats = tuple(dict.fromkeys(known_format(name) for name in (ladder if weights is None else names(weights))))
     host = parse_offload(ram, None, None, None)
     if via and (host or engine not in (None, "none") or not sources):
         raise InputError("options", ["--via transformers needs a config.json, without --engine and --ram"])
-    named = engine is not None or host is not None or via is not None
+    engine_named = engine is not None or host is not None or via is not None
     name = "none" if engine is None else engine
-    profile = profile_of(offloading(name) if host else name) if named else personal_engine()
+    profile = profile_of(offloading(name) if host else name) if engine_named else personal_engine()
     steps = maybe(chunk, "--chunk", length)
     cache_bits_of(kv)  # refused here where there is no such dtype
     given_reserve = parse_reserve(reserve) if reserve is not None else None
@@ -157,13 +157,13 @@ def fit(
         cards = [CardSet(bare, bare=True)]
         given_reserve = given_reserve or Reserve.none()
     else:
-        sets = [each for kind in kinds for each in card_sets(kind)]
+        sets = [cards for kind in kinds for cards in card_sets(kind)]
         cards = list({card.name: card for card in sets}.values())  # one given twice is one column
     numbers = length(block, "--block"), CHUNK if steps is None else steps
     if faults := step_faults(*numbers):
         raise InputError("fit", faults)
-    request = FitRequest(named, kv, *numbers, given_reserve, tokens, formats, weights is None, host)
-    engines = [EngineMemory(profile, each.accelerator, tokens, None, steps) if profile else None for each in cards]
+    request = FitRequest(engine_named, kv, *numbers, given_reserve, tokens, formats, weights is None, host)
+    engines = [EngineMemory(profile, card.accelerator, tokens, None, steps) if profile else None for card in cards]
     rows: list[list[ModelFit]] = [[] for _ in cards]
     left_out: list[tuple[str, str]] = []
     for source in sources if via else ():
@@ -171,8 +171,8 @@ def fit(
 
         module = measured_memory(source, [tokens])
         for row, card in zip(rows, cards, strict=True):
-            of_formats = [_measured(module, card, each, request) for each in formats]
-            row += [replace(each, best=each is best(of_formats)) for each in of_formats]
+            of_formats = [_measured(module, card, form, request) for form in formats]
+            row += [replace(form, best=form is best(of_formats)) for form in of_formats]
         left_out += [(module.model.name, note) for note in module.notes]
     for model in () if via else models(sources, text_only) if sources else presets(text_only):
         fits = ModelFits(model, request)
@@ -187,12 +187,12 @@ def fit(
         notes.append(f"{size}: a card's driver keeps some, and so may an engine (--gpu names it)")
     notes += [note for model_name, note in left_out if model_name in listed]
     best_alone = weights is None or len(cards) > 1
-    shown = [[row for row in of_card if row.best or not best_alone] for of_card in rows]
-    notes += refusals([*chain(*shown)])
+    printed_rows = [[row for row in of_card if row.best or not best_alone] for of_card in rows]
+    notes += refusals([*chain(*printed_rows)])
     columns = []
-    for card, memory_there, of_card in zip(cards, engines, shown, strict=True):
+    for card, memory_there, of_card in zip(cards, engines, printed_rows, strict=True):
         accelerator = card.accelerator
-        if not (named or all(row.engine or row.refused for row in of_card)):  # some rows are of no engine
+        if not (engine_named or all(row.engine or row.refused for row in of_card)):  # some rows are of no engine
             memory_there = None
         reserves = [accelerator.memory - r.need_bytes - r.room_bytes for r in of_card if r.need_bytes and r.room_bytes]
         available = (given_reserve or reserve_of(memory_there)).available(accelerator)

@@ -115,13 +115,13 @@ class Formula(Result, tag_field="schema", tag="txcalc/formula/1", kw_only=True):
         >>> txcalc.formula("gpt2").to_sympy("params", "layers.0.feed_forward")
         2*D*F + D + F
         """
-        known = {(row.quantity, row.part): i for i, row in enumerate(self.rows)}
-        if (quantity, part) not in known:
+        indices = {(row.quantity, row.part): i for i, row in enumerate(self.rows)}
+        if (quantity, part) not in indices:
             quantities = list(dict.fromkeys(row.quantity for row in self.rows))
             if quantity not in quantities:
                 raise UnknownName("formula", "quantity", quantity, quantities, f"one of {', '.join(quantities)}")
             raise UnknownName("formula", "part", part, [row.part for row in self.rows if row.quantity == quantity])
-        return self.expressions()[known[quantity, part]]
+        return self.expressions()[indices[quantity, part]]
 
     def to_document(self) -> str:
         """A standalone LaTeX document. Errors: `InputError` without a model."""
@@ -170,8 +170,8 @@ def formula(
     ranks = None if layout is None else parse_layout(layout)
     of_model = {"layout": layout, "stage": stage, "recompute": recompute, "optimizer": optimizer}
     if source is None:
-        if given := [f"--{name}" for name, value in of_model.items() if value is not None]:
-            raise InputError("options", [f"{given[0]} needs a model"])
+        if flags := [f"--{name}" for name, value in of_model.items() if value is not None]:
+            raise InputError("options", [f"{flags[0]} needs a model"])
         return textbook()
     model = load(source)
     ledger = model.ledger(batch, tokens, past, source_tokens, logits=logits, mla=mla)
@@ -183,7 +183,7 @@ def formula(
         stage = memory(model, recipe).fullest.stage if recipe and recipe.layout.pp > 1 else 0
     rows, letters = formulas(model, ledger.work, part, ranks, recipe, stage)
     selected = select(model, rows, part, attention)
-    shown = symbols_of(selected.values())
+    symbols = symbols_of(selected.values())
     return Formula(
         model=ModelInfo.of(model),
         workload=WorkloadInfo.of(model, ledger),
@@ -191,7 +191,7 @@ def formula(
         layout=LayoutInfo.of(ranks) if ranks else None,
         stage=None if ranks is None else stage,
         recipe=StepRecipe.of(recipe) if recipe else None,
-        letters=tuple(letter_of(letters[each], each in shown) for each in in_order(symbols_of(rows))),
+        letters=tuple(letter_of(letters[letter], letter in symbols) for letter in in_order(symbols_of(rows))),
         rows=tuple(formula_row(row, letters, selected.get(i)) for i, row in enumerate(rows)),
         convention=Convention.of([model], ledger.work, attention),
         notes=(*model.notes, *(layout_notes(model, ranks, recipe) if ranks else ())),
@@ -280,9 +280,9 @@ def select(model: Model, rows: list[PartFormula], path: str, attention: str) -> 
             if (place := first.setdefault(alike, i)) == i:
                 selected[i] = row
             else:
-                known = selected[place]
-                copies, number = known.copies + row.copies, known.number + row.number
-                selected[place] = known._replace(copies=copies, number=number)
+                formulas = selected[place]
+                copies, number = formulas.copies + row.copies, formulas.number + row.number
+                selected[place] = formulas._replace(copies=copies, number=number)
     return selected
 
 

@@ -217,8 +217,8 @@ def holders(ledger: Ledger) -> tuple[str, ...]:
 def generation_cost(model: Model, contexts: Sequence[int], prompt: int, attention: str) -> GenerationCost:
     """Generating up to each context after a prompt, one pass per token, with a cache and without."""
     polynomials = dict(zip(("flops", "flops_without_cache"), laws(model, prompt, attention) or (), strict=False))
-    known = prompt * (prompt - 1) // 2  # positions of a prompt, which one pass computes
-    less = f" − {known}" if known else ""
+    computed = prompt * (prompt - 1) // 2  # positions of a prompt, which one pass computes
+    less = f" − {computed}" if computed else ""
     formulas = {
         "kv_computed": "n",
         "kv_computed_without_cache": f"n·(n + 1)/2{less}",

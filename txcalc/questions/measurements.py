@@ -124,10 +124,10 @@ def find(name: str) -> Path:
     path = Path(name)
     if path.suffix or path.exists():
         return path
-    known = sorted(file.stem for file in folder().glob("*.json"))
-    if name not in known:
-        mend = f"a FILE.json of txcalc measure, or {' or '.join(known)}"
-        raise UnknownName("measurements", "file of measurements", name, known, mend)
+    names = sorted(file.stem for file in folder().glob("*.json"))
+    if name not in names:
+        mend = f"a FILE.json of txcalc measure, or {' or '.join(names)}"
+        raise UnknownName("measurements", "file of measurements", name, names, mend)
     return folder() / f"{name}.json"
 
 

@@ -251,7 +251,8 @@ def keywords(function: Callable[..., Any]) -> tuple[Keyword, ...]:
         hint, option = declared(function.__annotations__.get(name, Any), function.__module__)
         if group := options_class(hint):
             result += [
-                each._replace(default=getattr(parameter.default, each.name), group=name) for each in fields(group)
+                keyword._replace(default=getattr(parameter.default, keyword.name), group=name)
+                for keyword in fields(group)
             ]
         elif option is not None:
             positional = parameter.kind is not Parameter.KEYWORD_ONLY
@@ -261,8 +262,8 @@ def keywords(function: Callable[..., Any]) -> tuple[Keyword, ...]:
 
 def options_class(hint: object) -> type[Options] | None:
     """The class of options of an argument, also in a union: `Engine | str`."""
-    kinds = (each for each in (hint, *get_args(hint)) if isinstance(each, type))
-    return next((each for each in kinds if issubclass(each, Options)), None)
+    kinds = (kind for kind in (hint, *get_args(hint)) if isinstance(kind, type))
+    return next((kind for kind in kinds if issubclass(kind, Options)), None)
 
 
 @cache
@@ -286,6 +287,6 @@ def declared(annotation: Any, module: str) -> tuple[Any, Option | Argument | Non
     except NameError:
         return Any, None
     metadata = getattr(hint, "__metadata__", ())
-    option = next((each for each in metadata if isinstance(each, Option | Argument)), None)
+    option = next((item for item in metadata if isinstance(item, Option | Argument)), None)
     hint = hint.__origin__ if metadata else hint
     return (Any if isinstance(hint, ForwardRef) else hint), option

@@ -55,7 +55,9 @@ def parse_priced(text: str, flag: str = "--gpu") -> Priced:
     if sized and ":" not in machines:
         numbers(parse_accelerators(text)[0], flag)  # refuses a bandwidth without a unit
     name, number = parse_accelerators(machines, flag)
-    if re.fullmatch(r"[\d.]+", name) and named(name, known := hardware.names()) not in known:  # 4090@2 is a price
+    if (
+        re.fullmatch(r"[\d.]+", name) and named(name, accelerators := hardware.names()) not in accelerators
+    ):  # 4090@2 is a price
         mend = f"{name}GB@{price}GB/s; a price alone is --price {price}"
         raise InputError(flag, [Fault(flag, text, "a size and a bandwidth with their units", mend)])
     instance = find_instance(name)
@@ -75,9 +77,9 @@ def prices_by_name(wanted: Sequence[Priced], price: float | None) -> dict[str, f
     """Prices by kind of accelerator; `price`: of all. Errors: `InputError` where one has two."""
     prices: dict[str, set[float]] = {name: set() for name, _, _ in wanted}
     for name, _, kind_price in wanted:
-        prices[name] |= {each for each in (kind_price, price) if each is not None}
+        prices[name] |= {value for value in (kind_price, price) if value is not None}
     if faults := [
-        f"{name} has two prices: {' and '.join(f'{each:g}' for each in sorted(different))}"
+        f"{name} has two prices: {' and '.join(f'{name:g}' for name in sorted(different))}"
         for name, different in prices.items()
         if len(different) > 1
     ]:
@@ -169,8 +171,8 @@ def parse_adapters(text: str | None, extra_keys: tuple[str, ...] = ()) -> tuple[
         elif key in extra_keys and value:
             extra_values[key] = value
         else:
-            known = ", ".join(("r=16", "targets=q+v", *(f"{name}=…" for name in extra_keys)))
-            faults.append(Fault("--lora", pair, f"some of {known}", f"r={pair}" if pair.isdecimal() else ""))
+            expected = ", ".join(("r=16", "targets=q+v", *(f"{name}=…" for name in extra_keys)))
+            faults.append(Fault("--lora", pair, f"some of {expected}", f"r={pair}" if pair.isdecimal() else ""))
     if text is not None and not faults and "lora.rank" not in changes:
         faults.append(Fault("--lora", text, "a rank", "r=16,targets=q+v"))
     if faults:

@@ -72,11 +72,11 @@ class Picture(NamedTuple):
 
     def panel(self, name: str) -> Picture:
         """The first panel with `name` in its title, without text above it. Errors: `UnknownName`."""
-        wanted = [panel for panel in self.panels if name.lower() in f"{panel.title}\n{panel.y.label}".lower()]
-        if not wanted:
+        matching = [panel for panel in self.panels if name.lower() in f"{panel.title}\n{panel.y.label}".lower()]
+        if not matching:
             names = [panel.name for panel in self.panels]
             raise UnknownName("--panel", "panel", name, names, f"panels: {'; '.join(names)}")
-        return Picture("", "", [wanted[0]._replace(title="")])
+        return Picture("", "", [matching[0]._replace(title="")])
 
 
 PER_OCTAVE = 4  # lengths drawn between a power of two and the next

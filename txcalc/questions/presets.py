@@ -98,9 +98,9 @@ def presets(
     >>> [preset.name for preset in txcalc.presets("gpt2*").presets]
     ['gpt2', 'gpt2-large', 'gpt2-medium', 'gpt2-xl']
     """
-    wanted = pattern.lower() if set(pattern) & set("*?[") else f"*{pattern.lower()}*"
+    glob = pattern.lower() if set(pattern) & set("*?[") else f"*{pattern.lower()}*"
     if hardware:
-        cards = [name for name in accelerator_names() if fnmatchcase(name, wanted)]
+        cards = [name for name in accelerator_names() if fnmatchcase(name, glob)]
         if not cards:
             raise UnknownName("presets", "accelerator", pattern, accelerator_names(), "txcalc presets --hardware")
         return Presets(hardware=tuple(Datasheet.of(load_accelerator(name)) for name in cards))
@@ -108,8 +108,7 @@ def presets(
         model
         for model in map(load, names())
         if any(
-            fnmatchcase(text.lower(), wanted)
-            for text in (model.name, model.description.family, model.description.source)
+            fnmatchcase(text.lower(), glob) for text in (model.name, model.description.family, model.description.source)
         )
     ]
     if not models:

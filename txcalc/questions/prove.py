@@ -79,17 +79,17 @@ def prove(
 
     if not sources:
         raise InputError("prove", ["expected models"])
-    wanted: dict[str, tuple[str, Unit]] = {}
+    units: dict[str, tuple[str, Unit]] = {}
     for model in [load(source) for source in sources]:
         for unit in theorems.units(model):
             for part in [unit] if again else theorems.bearing(unit) or [unit]:
-                wanted.setdefault(part.key, (model.name, part))
+                units.setdefault(part.key, (model.name, part))
     from txcalc.verification.prove import prove as prove_unit, tracer_version
 
     structures: list[Structure] = []
     path = theorems.user_file() if out is None else Path(out)
-    for i, (name, unit) in enumerate(wanted.values()):
-        tell(f"{name}: {unit.name}", i / len(wanted))
+    for i, (name, unit) in enumerate(units.values()):
+        tell(f"{name}: {unit.name}", i / len(units))
         if not again and not theorems.obstacle(unit):
             structures.append(structure(name, unit, theorems.theorems()[unit.key]))
             continue
@@ -102,8 +102,8 @@ def prove(
         structures.append(structure(name, unit, None if unequal else theorem, unequal, new=True))
         if not unequal:
             theorems.write(path, {unit.key: theorem}, tracer_version())
-    written = any(each.new and each.proved for each in structures)
-    ok = all(each.proved for each in structures)
+    written = any(structure.new and structure.proved for structure in structures)
+    ok = all(structure.proved for structure in structures)
     return Prove(ok=ok, structures=tuple(structures), file=str(path) if written else None)
 
 
@@ -120,7 +120,7 @@ def structure(
         where=theorem.domain if theorem else None,
         conditions=tuple(map(str, theorem.conditions)) if theorem else (),
         sizes=dict(unit.values),
-        further={name: Evidence(each.how, each.where) for name, each in further.items()},
+        further={name: Evidence(evidence.how, evidence.where) for name, evidence in further.items()},
         new=new,
         reason=reason or None,
         unequal=tuple(UnequalFigure(row.path, row.quantity, str(row.predicted), str(row.measured)) for row in unequal),

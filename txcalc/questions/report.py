@@ -63,14 +63,14 @@ class ServingGrid(o.Options):
 
     def plan_grid(self) -> PlanGrid:
         """Errors: `InputError`."""
-        given, grid = self.given(), PlanGrid()
+        changes, grid = self.given(), PlanGrid()
         values: dict[str, Any]
         values = {"--context": grid.contexts, "--concurrency": grid.users, "--weights": grid.weights, "--kv": grid.kv}
-        for flag, value in given.items():
+        for flag, value in changes.items():
             items = names(value) if flag in ("--weights", "--kv") else sorted(lengths(value, flag))
             values[flag] = tuple(dict.fromkeys(items))
         if empty := [flag for flag, items in values.items() if not items]:
-            raise InputError("options", [Fault(flag, given[flag], "one or more") for flag in empty])
+            raise InputError("options", [Fault(flag, changes[flag], "one or more") for flag in empty])
         contexts, users, weights, kv = values.values()
         for end in (0, -1):
             check(contexts[end], users[end], None, {})
@@ -177,9 +177,9 @@ def report(
     if grid.context is not None:
         notes += [
             f"{model.name} was made for {model.context:,} tokens: its serving plans have contexts of at most "
-            f"{each.contexts[-1]:,}, not {plan_grid.contexts[-1]:,}"
-            for model, each in zip(models, grids, strict=True)
-            if each.contexts != plan_grid.contexts
+            f"{grid.contexts[-1]:,}, not {plan_grid.contexts[-1]:,}"
+            for model, grid in zip(models, grids, strict=True)
+            if grid.contexts != plan_grid.contexts
         ]
     plans = tuple(plan for text in runs for plan in _training(models, text, layouts, *numbers, notes))
     explorers = [explore(model) for model in models]
@@ -195,7 +195,9 @@ def report(
         kinds=KINDS,
         rules=tuple(rule._asdict() for rule in RULES),
         state=ADAMW_MIXED,
-        gpus=tuple((each.name, each.peaks["bf16"]) for each in accelerators if "bf16" in each.peaks),
+        gpus=tuple(
+            (accelerator.name, accelerator.peaks["bf16"]) for accelerator in accelerators if "bf16" in accelerator.peaks
+        ),
         models=tuple(map(PageModel.of, commands, explorers)),
         serve=serving,
         train=plans,
@@ -213,13 +215,13 @@ def _source(name: str, changes: Mapping[str, object], ignore: Sequence[str]) -> 
 def _serving(
     models: Sequence[Model], gpus: Sequence[str], grids: Sequence[PlanGrid], tell: Progress
 ) -> Iterator[ServingPlans]:
-    wanted = [parse_priced(text) for text in gpus]
-    for _, _, price in wanted:
+    priced = [parse_priced(text) for text in gpus]
+    for _, _, price in priced:
         check_budget(price)
-    kinds = [load_accelerator(name) for name, _, _ in wanted]
-    data.check_points([grid for grid in grids for _ in wanted])
+    kinds = [load_accelerator(name) for name, _, _ in priced]
+    data.check_points([grid for grid in grids for _ in priced])
     for i, model in enumerate(models):
-        for kind, (_, number, price) in zip(kinds, wanted, strict=True):
+        for kind, (_, number, price) in zip(kinds, priced, strict=True):
             tell(f"{model.name} on {kind.name}", i / len(models))
             yield data.serving_plans(i, model, kind, number, price, grids[i])
 
@@ -246,7 +248,7 @@ def _training(
         try:
             if layouts:
                 recipes = [
-                    resolve_recipe(parse_layout(each), number, batch, sequence, {}, "--train") for each in layouts
+                    resolve_recipe(parse_layout(layout), number, batch, sequence, {}, "--train") for layout in layouts
                 ]
             else:
                 search = search_layouts(model, machine, number, batch, sequence, {})

@@ -136,8 +136,8 @@ def scale(
     )
     token_bytes = None if bytes_per_token is None else _token_bytes(bytes_per_token)
     question.checked()
-    chosen = scaling.laws(None if laws is None else ",".join(names(laws)), question.unique)
-    predictions = tuple(predicted(scaling.ask(law, question), token_bytes) for law in chosen)
+    selected = scaling.laws(None if laws is None else ",".join(names(laws)), question.unique)
+    predictions = tuple(predicted(scaling.ask(law, question), token_bytes) for law in selected)
     notes = [warning for law in predictions for warning in law.warnings]
     notes.append("; ".join(f"{law.name}: {law.source.partition(')')[0]})" for law in predictions))
     if token_bytes:

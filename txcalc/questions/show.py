@@ -337,7 +337,7 @@ def show(
         sums=dict(zip(("non_embedding", "blocks", "feed_forward"), sums_of(ledger).values(), strict=True)),
         rules=tuple(map(rule, rules_of_thumb(model, ledger))),
         published=model.description.published,
-        towers={name: tower(model.towers[name], each) for name, each in towers.items()},
+        towers={name: tower(model.towers[name], ledger) for name, ledger in towers.items()},
         as_=counted[0] if counted else None,
         conventions=counted,
         initial=initial_values(model) if initial else (),
@@ -470,10 +470,10 @@ def counted_by_conventions(
     """The requested conventions. Errors: `UnknownName`; `InputError` where one cannot describe the model."""
     from txcalc.planning.conventions import CONVENTIONS, korthikanti
 
-    known = [*CONVENTIONS, "korthikanti"]
+    names = [*CONVENTIONS, "korthikanti"]
     for name in wanted:
-        if name not in known:
-            raise UnknownName("--as", "convention", name, known, f"one of {', '.join(known)}")
+        if name not in names:
+            raise UnknownName("--as", "convention", name, names, f"one of {', '.join(names)}")
     for name in dict.fromkeys(wanted):
         theirs = CONVENTIONS.get(name)
         count = theirs(model, ledger, attention, 1) if theirs else korthikanti(model, keeping_scores)
@@ -524,8 +524,8 @@ def picture(model: Model, ledger: Ledger, attention: str) -> Picture:
         prefill = work._replace(batch=1, past=0, decoding=False)
         costs = [walk(model.root, prefill._replace(tokens=n)).by_kind(quantity) for n in xs]
         layers: list[Series] = []
-        for kind in [kind for kind in KINDS if any(kind in each for each in costs)]:
-            ys = [Fraction(each.get(kind, 0), n) for each, n in zip(costs, xs, strict=True)]
+        for kind in [kind for kind in KINDS if any(kind in cost for cost in costs)]:
+            ys = [Fraction(cost.get(kind, 0), n) for cost, n in zip(costs, xs, strict=True)]
             layers.append(Series(kind_words(kind), xs, ys, len(layers)))
         x, y = PlotAxis("length of a prefill (tokens)", "tokens", 2), PlotAxis("FLOPs per token")
         panels.append(Panel(f"FLOPs per token, {attention} attention", x, y, layers, kind="stack"))

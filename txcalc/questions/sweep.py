@@ -217,7 +217,7 @@ def sweep(
         workload={name: n for name, n in workload.items() if name not in first.places and n is not None},
         convention=Convention.of([grid.base for grid in grids], first.first.work),
         deferred_axes=Deferred(lambda: tuple(SweepAxis(axis.name, tuple(axis.values)) for axis in first.axes)),
-        follow={each.name: each.expression.text for each in first.followers} or None,
+        follow={follower.name: follower.expression.text for follower in first.followers} or None,
         quantities={name: meaning(name) for name in first.quantities},
         deferred_rows=Deferred(lambda: list(grid_rows(grids))),
         grids=tuple(grids),

@@ -80,9 +80,9 @@ class RecipeOptions(o.Options):
     optimizer: Annotated[str, o.OPTIMIZER] = "adamw"
     recipe: Annotated[str, RECIPE] = ""
 
-    def choices(self, **given: object) -> dict[str, Any]:
+    def choices(self, **options: object) -> dict[str, Any]:
         """The recipe's fields: `given`, and those of the options and of `--recipe`. Errors: `InputError`."""
-        given |= {
+        options |= {
             "framework": self.framework,
             "schedule": self.schedule,
             "recompute": self.recompute,
@@ -90,7 +90,7 @@ class RecipeOptions(o.Options):
             "offload": self.offload,
             "zero": self.zero,
         }
-        choices = {name: value for name, value in given.items() if value is not None}
+        choices = {name: value for name, value in options.items() if value is not None}
         recipe_choices = parse_options(self.recipe)
         if repeated := sorted((choices.keys() | {"tokens", "accumulation", "optimizer"}) & recipe_choices.keys()):
             raise InputError("--recipe", [f"{name} has an option of its own" for name in repeated])
@@ -408,8 +408,8 @@ def train(
     asked_tokens, searched = maybe(tokens, "--tokens", length), None
     recipe = RecipeOptions(recipe=recipe) if isinstance(recipe, str) else recipe
     sequence = recipe.tokens if isinstance(recipe, Recipe) else sequence_length(model, asked_tokens)
-    given, compute = maybe(run.train_tokens, "--train-tokens", count), maybe(run.compute, "--compute", count)
-    run_tokens = tokens_of(model, given, compute, terms, sequence)
+    train_tokens, compute = maybe(run.train_tokens, "--train-tokens", count), maybe(run.compute, "--compute", count)
+    run_tokens = tokens_of(model, train_tokens, compute, terms, sequence)
     if isinstance(recipe, Recipe):
         if layout is not None or tokens is not None:
             raise InputError("train", ["a Recipe has layout and tokens of its own"])
@@ -484,10 +484,12 @@ def answer_of(
         tokens_per_s_per_gpu=training.rate,
         measured=training.measured,
         trained_params=learning(training.model.entries),
-        adapted=tuple(dict.fromkeys(name for each in training.model.stacks if each.lora for name in each.lora.modules)),
-        mfu={each.name: each.mfu for each in training.used},
+        adapted=tuple(
+            dict.fromkeys(name for stack in training.model.stacks if stack.lora for name in stack.lora.modules)
+        ),
+        mfu={used.name: used.mfu for used in training.used},
         mfu_headline=training.headline.name if training.headline else None,
-        hfu={each.name: each.hfu for each in training.used},
+        hfu={used.name: used.hfu for used in training.used},
         sent=dict(step.sent) if step else None,
         run=training.run,
         known={
@@ -588,7 +590,7 @@ def utilisation_notes(training: Training) -> list[str]:
     step, rate = training.step, training.rate
     if step and training.measured and rate and rate > (most := step.tokens_s * step.seconds / step.floor):
         return [f"the measured rate is impossible: at datasheet rates the step reaches at most {most:,.0f} tokens/s"]
-    if above := [each.name for each in training.used if each.hfu > 1]:
+    if above := [used.name for used in training.used if used.hfu > 1]:
         return [f"{', '.join(above)}: above 100 %, because the convention counts more FLOPs than the step computes"]
     return []
 

@@ -144,7 +144,7 @@ def verify(
     >>> txcalc.verify("D=32 h=2 F=64 L=1 V=50", oracles="parameters").ok
     True
     """
-    wanted = oracles_of(names(oracles), (*ORACLES, *MEASURES, "all"))
+    requested = oracles_of(names(oracles), (*ORACLES, *MEASURES, "all"))
     workers = 1 if workers is None else workers
     if not sources:
         raise InputError(
@@ -152,7 +152,7 @@ def verify(
         )
     if layers is not None and record:
         raise InputError("options", ["--record needs whole models, without --layers"])
-    if layers is not None and (against or "transformers" in wanted):
+    if layers is not None and (against or "transformers" in requested):
         raise InputError("options", ["--against transformers needs whole models, without --layers"])
     if workers != 1 and (workers < 1 or layout is not None or device != "meta"):
         expected = "1 or more" if workers < 1 else "1 with a layout, and on a device"
@@ -179,14 +179,14 @@ def verify(
 
     real = device != "meta"
     default = [*DEFAULT, "bytes", "training", *MEASURES] if real else list(DEFAULT)
-    known = [*(name for name in ORACLES if name != "transformers"), *(MEASURES if real else ())]
-    chosen = known if "all" in wanted else wanted or default
-    measures = [name for name in MEASURES if name in chosen]
+    available = [*(name for name in ORACLES if name != "transformers"), *(MEASURES if real else ())]
+    selected = available if "all" in requested else requested or default
+    measures = [name for name in MEASURES if name in selected]
     if measures and not real:
         raise InputError("verify", [Fault("--device", device, f"cpu or cuda, for --oracle {measures[0]}")])
     if gpu is not None and "time" not in measures:
         raise InputError("verify", ["--gpu needs --oracle time, on --device cpu or cuda"])
-    chosen = [name for name in chosen if name not in MEASURES] + (["transformers"] if against else [])
+    selected = [name for name in selected if name not in MEASURES] + (["transformers"] if against else [])
     lengths: Any = "auto" if symbolic is None else "symbolic" if symbolic else "points"
     models = [shortened(model, layers) for model in models] if layers is not None else models
     accelerator = None  # that times are compared with: a named one, or this machine
@@ -197,8 +197,8 @@ def verify(
         accelerator = hardware.load(gpu) if gpu else calibrate(device, rounds=3, limit=30).accelerator
     # Models that are lists of leaves have no reference module: unless other oracles are requested, only transformers'
     # module is traced.
-    only_transformers = bool(against) and not (wanted or real)
-    oracles_by_model = [["transformers"] if only_transformers and lists_leaves(model) else chosen for model in models]
+    only_transformers = bool(against) and not (requested or real)
+    oracles_by_model = [["transformers"] if only_transformers and lists_leaves(model) else selected for model in models]
     verify_one = partial(compare, lengths=lengths, device=device, dtype=DTYPES[dtype])
     verdicts = []
     with ExitStack() as stack:

@@ -78,7 +78,7 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         rows = x.flatten(0, 1)
-        weights, chosen = self._route(rows)
+        weights, experts = self._route(rows)
         if self.norm is not None:
             x = self.norm(x)
             rows = x.flatten(0, 1)
@@ -86,7 +86,7 @@ class Experts(nn.Module):
             order = torch.arange(rows.shape[0] * self.top_k, device=x.device).unflatten(0, (-1, self.top_k)).T.flatten()
             counts = [rows.shape[0]] * self.top_k if type(self.experts) is int else [rows.shape[0] * self.top_k]
         else:
-            flat = chosen.flatten()
+            flat = experts.flatten()
             order = flat.argsort(stable=True)
             counts = self._even_counts(rows) if current().even else flat.bincount(minlength=self.number).tolist()
         rows = rows if self.latent_down is None else self.latent_down(rows)
@@ -121,19 +121,19 @@ class Experts(nn.Module):
         if self.correction is not None:  # an untrained parameter: its gradient is 0
             scores = scores + 0 * self.correction()
         if current().static:
-            chosen = torch.arange(self.top_k, device=rows.device).expand(rows.shape[0], -1)
+            experts = torch.arange(self.top_k, device=rows.device).expand(rows.shape[0], -1)
         elif current().even:
             turns = torch.arange(rows.shape[0] * self.top_k, device=rows.device) % self.number
-            chosen = turns.unflatten(0, (-1, self.top_k))
+            experts = turns.unflatten(0, (-1, self.top_k))
         else:
-            chosen = self._selection_scores(scores.detach()).topk(self.top_k).indices
-        weights = scores.gather(1, chosen)
+            experts = self._selection_scores(scores.detach()).topk(self.top_k).indices
+        weights = scores.gather(1, experts)
         if self.scoring == "softmax_after":
             weights = weights.softmax(-1)
         elif self.scoring == "sigmoid":
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
-        weights = weights if self.scales is None else self.scales(weights, chosen)
-        return weights * self.scale, chosen
+        weights = weights if self.scales is None else self.scales(weights, experts)
+        return weights * self.scale, experts
 
     def _even_counts(self, rows: Tensor) -> list[int]:
         """The number of rows per expert when experts take rows in turn."""

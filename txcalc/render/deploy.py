@@ -105,37 +105,37 @@ def verdict(answer: Deploy) -> str:
     if answer.limit == "RAM" and answer.engine.ram:
         lacking = f"RAM lacks {iec(-(answer.engine.ram.free_bytes or 0))}"
     if answer.max_concurrency:
-        asked = number_of("sequence", answer.workload.concurrency)
-        return f"fits {answer.max_concurrency:,} of {asked} at the full context on {gpus}: {lacking}"
+        sequences = number_of("sequence", answer.workload.concurrency)
+        return f"fits {answer.max_concurrency:,} of {sequences} at the full context on {gpus}: {lacking}"
     narrower = "; fit tells which formats do" if answer.limit == "weights" else ""
     return f"does not fit on {gpus}: {lacking}{narrower}"
 
 
 def comparison(answer: DeployComparison) -> Report:
     """Several models or accelerators, one row each."""
-    speeds = [each.speed for each in answer.deployments if isinstance(each, Deploy) and each.speed]
+    speeds = [plan.speed for plan in answer.deployments if isinstance(plan, Deploy) and plan.speed]
     priced = any(speed.price_per_gpu_hour is not None for speed in speeds)
-    names = (each.model if isinstance(each, Refusal) else each.model.name for each in answer.deployments)
+    names = (plan.model if isinstance(plan, Refusal) else plan.model.name for plan in answer.deployments)
     several = len(set(names)) > 1  # else the header names the model
     rows: list[Sequence[Any]] = []
     notes: dict[str, None] = {}
-    for each in answer.deployments:
-        if isinstance(each, Refusal):
-            name = f"{each.model} on {each.gpu}"
-            label = TableCell(name, f"{each.model}\n{each.gpu}" if several else each.gpu)
+    for plan in answer.deployments:
+        if isinstance(plan, Refusal):
+            name = f"{plan.model} on {plan.gpu}"
+            label = TableCell(name, f"{plan.model}\n{plan.gpu}" if several else plan.gpu)
             rows.append((label, TableCell(None, "refused"), *[None] * (5 + 2 * priced)))
-            notes[f"{name}: {each.refused}"] = None
+            notes[f"{name}: {plan.refused}"] = None
             continue
-        gpus, model = f"{each.layout.gpus} × {each.gpu.name}", each.model.name
+        gpus, model = f"{plan.layout.gpus} × {plan.gpu.name}", plan.model.name
         label = TableCell(f"{model} on {gpus}", f"{model}\n{gpus}" if several else gpus)
-        fits, reason = _judgement(each)
+        fits, reason = _judgement(plan)
         if reason:
-            notes[f"{model} on {each.gpu.name}: {reason}"] = None
-        figures = serving.row(each.speed, priced) if each.speed else [None] * (3 + 2 * priced)
-        capacity = each.speed.capacity if each.speed else None
-        layout, users = (capacity.layout, capacity.sequences) if capacity else (each.layout, each.max_concurrency)
+            notes[f"{model} on {plan.gpu.name}: {reason}"] = None
+        figures = serving.row(plan.speed, priced) if plan.speed else [None] * (3 + 2 * priced)
+        capacity = plan.speed.capacity if plan.speed else None
+        layout, users = (capacity.layout, capacity.sequences) if capacity else (plan.layout, plan.max_concurrency)
         rows.append((label, fits, str(layout), users, *figures))
-        notes |= dict.fromkeys(f"{model} on {each.gpu.name}: {note}" for note in each.plan_notes)
+        notes |= dict.fromkeys(f"{model} on {plan.gpu.name}: {note}" for note in plan.plan_notes)
     headings = (
         TableCell("deployment", "model\nGPUs" if several else "GPUs"),
         "fits",
@@ -145,8 +145,8 @@ def comparison(answer: DeployComparison) -> Report:
         TableCell("tokens/s per GPU", "tokens/s\nper GPU"),
         *serving.COST_HEADINGS[: 2 * priced],
     )
-    answers = [each for each in answer.deployments if isinstance(each, Deploy)]
-    against = [f"{each.layout.gpus} × {each.gpu.name}: {serving.api(each, each.api)}" for each in answers if each.api]
+    answers = [plan for plan in answer.deployments if isinstance(plan, Deploy)]
+    against = [f"{plan.layout.gpus} × {plan.gpu.name}: {serving.api(plan, plan.api)}" for plan in answers if plan.api]
     header = [*_advice(answer), *against, *(serving.shared(answers, speeds[0]) if speeds else [])]
     return Report([Table("", headings, rows, left=frozenset({0, 2}))], header, list(notes))
 
@@ -166,25 +166,25 @@ def _judgement(answer: Deploy) -> tuple[TableCell, str | None]:
 def _advice(answer: DeployComparison) -> list[str]:
     """The cheapest plan of each model, and those that cost several times as much; without prices the GPUs of each plan
     that serves the load; or that none does."""
-    plans = [each for each in answer.deployments if isinstance(each, Deploy) and each.speed]
+    plans = [plan for plan in answer.deployments if isinstance(plan, Deploy) and plan.speed]
     if answer.failed:
-        limited = any(each.speed and each.speed.limits for each in plans)
+        limited = any(plan.speed and plan.speed.limits for plan in plans)
         return ["none serves this load within the limits" if limited else "none serves this load"]
     lines = []
-    for each in plans:
-        speed, name = each.speed, f"{each.layout.gpus} × {each.gpu.name}"
-        if speed and each.times_cheapest == 1:
+    for plan in plans:
+        speed, name = plan.speed, f"{plan.layout.gpus} × {plan.gpu.name}"
+        if speed and plan.times_cheapest == 1:
             serves = "at capacity" if speed.capacity else "for this load"
             at = speed.capacity or speed
             cost = f"{serving.money(at.cost_per_hour).text}/h, {at.cost_per_month:,.0f}/month"
-            lines.append(f"cheapest {serves}: {each.model.name} on {name}, {at.layout} ({cost})")
-        elif each.times_cheapest and each.times_cheapest >= EXPENSIVE:
+            lines.append(f"cheapest {serves}: {plan.model.name} on {name}, {at.layout} ({cost})")
+        elif plan.times_cheapest and plan.times_cheapest >= EXPENSIVE:
             per = "per million tokens" if speed and speed.capacity else "per hour"
-            lines.append(f"{each.model.name} on {name} costs {each.times_cheapest:.1f} × as much {per}")
-    if not lines and not any(each.speed and each.speed.capacity for each in plans):
-        fewest = sorted((each for each in plans if not each.failed), key=lambda each: each.layout.gpus)
-        gpus = ", ".join(f"{each.model.name} on {each.layout.gpus} × {each.gpu.name}" for each in fewest)
-        priced = any(each.speed and each.speed.price_per_gpu_hour for each in plans)
+            lines.append(f"{plan.model.name} on {name} costs {plan.times_cheapest:.1f} × as much {per}")
+    if not lines and not any(plan.speed and plan.speed.capacity for plan in plans):
+        fewest = sorted((plan for plan in plans if not plan.failed), key=lambda plan: plan.layout.gpus)
+        gpus = ", ".join(f"{plan.model.name} on {plan.layout.gpus} × {plan.gpu.name}" for plan in fewest)
+        priced = any(plan.speed and plan.speed.price_per_gpu_hour for plan in plans)
         return [f"for this load: {gpus}{'' if priced else ' (prices tell the cheapest: --gpu NAME@PRICE)'}"]
     return lines
 

@@ -51,7 +51,7 @@ def _table(title: str, shapes: Sequence[Shape], in_bytes: bool, verdicts: bool =
         "F": [cell(shape.d_ff) for shape in shapes],
         "parameters": [rounded(shape.params) for shape in shapes],
     }
-    columns = {name: cells for name, cells in sizes.items() if any(each.value is not None for each in cells)}
+    columns = {name: cells for name, cells in sizes.items() if any(cell.value is not None for cell in cells)}
     if experts:
         columns["active"] = [rounded(shape.active) for shape in shapes]
     columns[column("memory", "bytes")] = [byte_size(shape.bytes) for shape in shapes]

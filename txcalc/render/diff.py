@@ -25,8 +25,8 @@ def report(answer: Diff, form: str) -> Report:
         reasons = {row[-1] for row in uncounted}
         columns = 3 if len(reasons) == 1 else 4  # a common reason is in the title
         title = "Not counted separately" + (f": {reasons.pop()}" if columns == 3 else "")
-        named = ("key", "from", "to", "why")[:columns]
-        tables.append(Table(title, named, [row[:columns] for row in uncounted], left=frozenset(range(columns))))
+        titles = ("key", "from", "to", "why")[:columns]
+        tables.append(Table(title, titles, [row[:columns] for row in uncounted], left=frozenset(range(columns))))
     convention = answer.convention
     first, second = answer.models
     header = [

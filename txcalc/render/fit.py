@@ -27,8 +27,8 @@ def report(answer: Fit, form: str) -> Report:
     fitting = [name for name, rows in models.items() if any(row.fits for row in rows)]
     served = [name for name in fitting if models[name][0].listed]
     grouped = answer.only_fits and form == "table" and bool(served)
-    wanted = served if grouped else fitting if answer.only_fits else models
-    model_names = sorted(wanted, key=lambda name: (-models[name][0].params, name))
+    listed = served if grouped else fitting if answer.only_fits else models
+    model_names = sorted(listed, key=lambda name: (-models[name][0].params, name))
     best_alone, one_format = answer.one_row_per_card, answer.in_turn and len(answer.cards) == 1
     timed = any(row.tokens_per_s for row in answer.rows)
     names = [card.name for card in answer.cards] if best_alone else [f"left, {name}" for name in answer.formats]
@@ -72,12 +72,12 @@ def _cards(answer: Fit) -> list[str]:
     """Of each kind of accelerator its memory, what of it is not for the model, and by whose rule."""
     lines = []
     for card in answer.cards:
-        times, each = (f"{card.number} × ", " each") if card.number > 1 else ("", "")
+        times, suffix = (f"{card.number} × ", " each") if card.number > 1 else ("", "")
         system, remark = card.memory_bytes - card.visible_bytes, f" ({card.more})" if card.more else ""
         usable = f", {iec(card.visible_bytes)} usable{remark}" if system or remark else ""
         reservation = f", {iec(reserve)} reserved" if (reserve := card.reserve_bytes - system) else ""
         engine = _engine(answer, card)
-        lines.append(f"{times}{card.title}: {iec(card.memory_bytes)}{each}{usable}{reservation}{engine}")
+        lines.append(f"{times}{card.title}: {iec(card.memory_bytes)}{suffix}{usable}{reservation}{engine}")
     return lines
 
 

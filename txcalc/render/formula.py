@@ -28,7 +28,9 @@ def report(answer: Formula, form: str) -> Report:
             "The generic block: h query heads on h_kv key/value heads, a plain feed-forward, RMSNorms, no biases",
             "each rule of thumb is the sum of its parts, with the classic block's sizes substituted step by step",
         ]
-        return Report([*(_derivation(each, form) for each in answer.derivations), _legend(answer, form)], header)
+        return Report(
+            [*(_derivation(derivation, form) for derivation in answer.derivations), _legend(answer, form)], header
+        )
     tables = [_table(QUANTITIES[quantity], rows, form) for quantity, rows in _rows_by_quantity(answer).items()]
     header = _header(answer)
     if answer.layout is not None:

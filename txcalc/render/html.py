@@ -13,8 +13,8 @@ FOLDER = Path(__file__).parent / "page"
 
 def as_html(report: Report) -> str:
     """The whole page."""
-    named = next((table.title for table in report.tables if table.title), "")
-    title, *paragraphs = report.header or [named or "txcalc"]
+    heading = next((table.title for table in report.tables if table.title), "")
+    title, *paragraphs = report.header or [heading or "txcalc"]
     whole, style = ((FOLDER / name).read_text("utf-8").rstrip() for name in ("table.html", "style.css"))
     return whole.format(title=escape(title), style=style + "\n", body=fragment(paragraphs, report.tables))
 

@@ -32,10 +32,10 @@ def as_latex(report: Report) -> str:
 
 def _floats(table: Table, caption: str) -> Iterator[str]:
     number = 0
-    for chosen, widths, _ in blocks(table, WIDTH):
+    for columns, widths, _ in blocks(table, WIDTH):
         for start in range(0, max(1, len(table.rows)), ROWS):
             number += 1
-            yield _float(table, table.rows[start : start + ROWS], chosen, widths, number, table.title or caption)
+            yield _float(table, table.rows[start : start + ROWS], columns, widths, number, table.title or caption)
 
 
 def _float(

@@ -40,9 +40,9 @@ def as_lines(report: Report, width: int) -> Iterator[Line]:
         if table.title:
             yield from paragraph(table.title, "bold")
         table = _with_flat_headings(table, width)
-        for number, (chosen, widths, gap) in enumerate(blocks(table, width)):
+        for number, (columns, widths, gap) in enumerate(blocks(table, width)):
             yield from [[]] * bool(number)
-            yield from _block(table, chosen, widths, gap)
+            yield from _block(table, columns, widths, gap)
 
 
 def _with_flat_headings(table: Table, width: int) -> Table:
@@ -97,7 +97,7 @@ def _longest(text: str, joints: re.Pattern[str]) -> int:
 
 
 def _width(texts: Sequence[TableCell]) -> int:
-    return max((len(line) for each in texts for line in each.text.split("\n")), default=0)
+    return max((len(line) for text in texts for line in text.text.split("\n")), default=0)
 
 
 Chosen = tuple[list[int], list[int], int]  # numbers of columns, their widths, the gap
@@ -119,12 +119,12 @@ def blocks(table: Table, width: int) -> list[Chosen]:
         fitted = [_fitted(table, columns, [*labels, *share], width) for share in shares]
         if all(fits for _, fits in fitted):
             break
-    return [chosen for chosen, _ in fitted]
+    return [columns for columns, _ in fitted]
 
 
 def _is_label(row: Sequence[TableCell]) -> bool:
     """Whether a row is the label of those below it."""
-    return len(row) > 1 and not any(each.text for each in row[1:])
+    return len(row) > 1 and not any(cell.text for cell in row[1:])
 
 
 def _shared_out(groups: list[list[int]], number: int) -> list[list[int]]:
@@ -141,7 +141,7 @@ def _fitted(table: Table, columns: list[Column], chosen: list[int], width: int) 
         least = []
         for i in chosen:
             heading, *cells = columns[i]
-            body = max((_longest(each.text, joints) for each in cells), default=0) if i in table.left else _width(cells)
+            body = max((_longest(cell.text, joints) for cell in cells), default=0) if i in table.left else _width(cells)
             least.append(max(_longest(heading.text, FINE), body))
         narrow = sum(least) + GAP * (len(chosen) - 1) > width
         gap = 1 if narrow else GAP
@@ -159,7 +159,7 @@ def _cheapest(shrinkable: list[int], columns: list[Column], chosen: list[int], w
     """The column to narrow by one: the one in which that wraps the fewest rows; among equals the wider."""
 
     def price(k: int) -> tuple[int, int]:
-        return sum(_width((each,)) >= widths[k] for each in columns[chosen[k]][1:]), -widths[k]
+        return sum(_width((cell,)) >= widths[k] for cell in columns[chosen[k]][1:]), -widths[k]
 
     return min(shrinkable, key=price)
 

@@ -35,7 +35,7 @@ def report(answer: Measurements, form: str = "table") -> Report:
 def _notes(answer: Measurements) -> list[str]:
     """What did not run, and what ran otherwise than asked."""
     notes = [f"{name}: {item.refused}" for name, item in answer.items.items() if item.refused]
-    steps = [(f"{name}, {step}", each) for name, item in answer.items.items() for step, each in item.steps.items()]
+    steps = [(f"{name}, {step}", times) for name, item in answer.items.items() for step, times in item.steps.items()]
     notes += [f"{name}: {step.refused}" for name, step in steps if step.refused]
     notes += [f"{name} failed: {step.failed}" for name, step in steps if step.failed]
     notes += [f"{name}: {step.sized}" for name, step in steps if step.sized]
@@ -99,10 +99,10 @@ def _by_model(
 def device(answer: Measurements) -> str:
     """One line: device, software and date."""
     facts = answer.device
-    known = [str(facts["name"])]
-    known += [f"driver {facts['driver']}"] if facts.get("driver") else []
-    known += [f"{facts['threads']} thread" + "s" * (facts["threads"] > 1)] if facts.get("threads") else []
-    return ", ".join([*known, f"torch {facts['torch']}", answer.date])
+    facts_shown = [str(facts["name"])]
+    facts_shown += [f"driver {facts['driver']}"] if facts.get("driver") else []
+    facts_shown += [f"{facts['threads']} thread" + "s" * (facts["threads"] > 1)] if facts.get("threads") else []
+    return ", ".join([*facts_shown, f"torch {facts['torch']}", answer.date])
 
 
 def overview(files: Sequence[Path]) -> str:
@@ -128,8 +128,8 @@ def overview(files: Sequence[Path]) -> str:
 
 
 def _size(name: str, item: Item) -> str:
-    cut = [f"{item.layers} of {item.of_layers} layers"] if item.layers != item.of_layers else []
-    changes = [*cut, *(f"{key} = {value:,}" for key, value in (item.changes or {}).items())]
+    layers = [f"{item.layers} of {item.of_layers} layers"] if item.layers != item.of_layers else []
+    changes = [*layers, *(f"{key} = {value:,}" for key, value in (item.changes or {}).items())]
     return f"{name} ({', '.join(changes)})" if changes else name
 
 
@@ -159,8 +159,8 @@ def _memory(figure: Any) -> list[Any]:
 def _beyond(figure: Figure) -> str:
     """What the dry run has above the ledger and the measurement above that, and what was taken beside it, by name; each
     that is a hundredth of the measurement or more."""
-    named = {**(figure.above or {}), **figure.gap, **figure.beside}
-    return "; ".join(f"{iec(size)} {name}" for name, size in named.items() if size >= WORTH * figure.measured)
+    figures = {**(figure.above or {}), **figure.gap, **figure.beside}
+    return "; ".join(f"{iec(size)} {name}" for name, size in figures.items() if size >= WORTH * figure.measured)
 
 
 def _figure_cells(write: Callable[[Any], str], *keys: str) -> Callable[[Figure], list[Any]]:
@@ -184,8 +184,8 @@ def _trained(figure: Figure) -> list[object]:
 
 
 def _kernels(figure: Figure) -> list[object]:
-    named = ", ".join(f"{number:,.0f} {name}" for name, number in figure.beside.items())
-    return [*(TableCell(number, f"{number:,.0f}") for number in (figure.predicted, figure.measured)), named]
+    kernels = ", ".join(f"{number:,.0f} {name}" for name, number in figure.beside.items())
+    return [*(TableCell(number, f"{number:,.0f}") for number in (figure.predicted, figure.measured)), kernels]
 
 
 def _plain(step: Step) -> bool:

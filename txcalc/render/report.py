@@ -144,8 +144,8 @@ class Report(Struct, frozen=True):
         Errors: `UnknownName`."""
         tables = [_selected(table, [name.lower() for name in names]) if names else table for table in self.tables]
         if names and not any(table.rows for table in tables):
-            known = [cell(row[0]).text.strip() for table in self.tables for row in table.rows]
-            raise UnknownName("--rows", "row", ",".join(names), known, "a part of a name in the first column")
+            labels = [cell(row[0]).text.strip() for table in self.tables for row in table.rows]
+            raise UnknownName("--rows", "row", ",".join(names), labels, "a part of a name in the first column")
         if digits is not None:
             tables = [
                 replace(table, rows=[[*row[: table.keys], *(_in_digits(value, digits) for value in row[table.keys :])]
@@ -157,16 +157,16 @@ class Report(Struct, frozen=True):
 
 def _selected(table: Table, names: Sequence[str]) -> Table:
     rows: list[Sequence[Any]] = []
-    above, wanted = [], False
+    above, keep = [], False
     for row in table.rows:
         text = cell(row[0]).text
-        named = any(name in text.lower() for name in names)
+        matches = any(name in text.lower() for name in names)
         if not text.startswith(" "):
-            above, wanted = [row], named
-        elif (named and not wanted) and above:
+            above, keep = [row], matches
+        elif (matches and not keep) and above:
             rows += above  # the heading of a group
             above = []
-        if named or wanted:
+        if matches or keep:
             rows.append(row)
     return replace(table, rows=rows, total=table.total and bool(rows) and rows[-1] is table.rows[-1])
 
@@ -230,16 +230,17 @@ class Value(NamedTuple):
 
 def _apart(names: Iterable[str]) -> Iterator[str]:
     """Numbers repeated names; empty ones stay."""
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for name in names:
-        copies = seen[name] = seen.get(name, 0) + 1
+        copies = counts[name] = counts.get(name, 0) + 1
         yield f"{name} ({copies})" if name and copies > 1 else name
 
 
 def _labelled(table: Table) -> Iterator[tuple[str, Sequence[object]]]:
     """Labelled rows; subheadings are left out."""
     labels = (
-        ", ".join(str(_plain(each)) for each in row[: table.keys] if cell(each).value is not None) for row in table.rows
+        ", ".join(str(_plain(value)) for value in row[: table.keys] if cell(value).value is not None)
+        for row in table.rows
     )
     return ((label, row) for label, row in zip(_apart(labels), table.rows, strict=True) if label)
 
@@ -249,19 +250,21 @@ def values(table: Table, name: str) -> Iterator[Value]:
     columns = [*_apart(map(_name, table.headings))]
     for label, row in _labelled(table):
         unit = cell(row[0]).unit
-        how = next((str(cell(each).value) for each, what in zip(row, columns, strict=True) if what == KNOWN), "")
+        how = next(
+            (str(cell(evidence).value) for evidence, what in zip(row, columns, strict=True) if what == KNOWN), ""
+        )
         cells = list(zip(columns, table.headings, row, strict=True))
-        for column, heading, each in cells[table.keys :]:
+        for column, heading, content in cells[table.keys :]:
             if column in ("", KNOWN):
                 continue
-            known, several = how or table.known.get(_name(heading), ""), cell(each).value
-            for what, value in several.items() if isinstance(several, Mapping) else (("", each),):
-                number, named = _plain(value), f"{column}, {what}" if what else column
+            known, several = how or table.known.get(_name(heading), ""), cell(content).value
+            for what, value in several.items() if isinstance(several, Mapping) else (("", content),):
+                number, text = _plain(value), f"{column}, {what}" if what else column
                 if number in (None, ""):
                     continue
                 of = "" if what else cell(heading).unit or unit
                 fields = (number, of, known, "") if isinstance(number, int | float) else ("", "", known, str(number))
-                yield Value("/".join(filter(None, (name, label, named))), name, label, named, *fields)
+                yield Value("/".join(filter(None, (name, label, text))), name, label, text, *fields)
 
 
 KNOWN = "evidence"  # the heading of how a row's figures are known

@@ -36,13 +36,13 @@ def report(answer: Scale, form: str) -> Report:
 
 def _verdict(answer: Scale) -> str:
     law: LawPrediction = answer.laws[0]
-    given = law.asked
+    question = law.asked
     name = f"{answer.model.name}: " if answer.model else ""
-    sizes = f"{short(given.params)} parameters on {short(given.train_tokens)} tokens"
+    sizes = f"{short(question.params)} parameters on {short(question.train_tokens)} tokens"
     if answer.optimal:
-        return f"{name}optimal: {sizes}, {_flops(law.compute)}: loss {given.loss:.3f} by {law.name}"
+        return f"{name}optimal: {sizes}, {_flops(law.compute)}: loss {question.loss:.3f} by {law.name}"
     above = f"{100 * law.excess_loss:.1f} % above the optimum for its {_flops(law.compute)}"
-    return f"{name}{sizes}: loss {given.loss:.3f} by {law.name}, {above}"
+    return f"{name}{sizes}: loss {question.loss:.3f} by {law.name}, {above}"
 
 
 def _row(name: str, point: ExpectedLoss) -> list[Any]:

@@ -138,7 +138,7 @@ def unsuited(replica: UnsuitedReplica, checks: Sequence[LimitCheck]) -> str:
     texts = []
     for check in checks:
         name = check.latency
-        times = [(each.users, each.ttft_s if name == "TTFT" else each.tpot_s) for each in replica.latencies]
+        times = [(latency.users, latency.ttft_s if name == "TTFT" else latency.tpot_s) for latency in replica.latencies]
         if times[-1][1] is not None and times[-1][1] > check.limit_s:
             values = (f"{duration(time).text} with {number_of('user', users)}" for users, time in times)
             texts.append(f"{check.statistic} {name} is {' and '.join(values)}, the limit {seconds(check.limit_s)}")
@@ -211,7 +211,7 @@ def shared(answers: Sequence[Deploy], speed: Speed) -> list[str]:
     """The load and definitions that several deployments share, and all of their formats."""
     work = answers[0].workload
     weights, caches = (
-        ", ".join(dict.fromkeys(getattr(each.engine, name) for each in answers)) for name in ("weights", "kv")
+        ", ".join(dict.fromkeys(getattr(answer.engine, name) for answer in answers)) for name in ("weights", "kv")
     )
     within = " within the limits" if speed.limits else ""
     users = f"as many users as fit{within}" if speed.capacity else _load(speed)
@@ -384,9 +384,9 @@ def _simulation(speed: Speed, run: Simulation) -> Table:
 def _loads(speed: Speed, most: int | None) -> Table:
     """Loads of the layout; without a load of one's own, up to the capacity, and the cost of that alone."""
     points: Sequence[Point] = speed.batches if most is None else _spaced(speed.batches, most)
-    asked = [point for point in speed.batches if point.sequences == speed.sequences and point not in points]
-    if asked and most is not None:
-        by_users = {point.sequences: point for point in (*_spaced(speed.batches, most - 1), *asked)}
+    requested = [point for point in speed.batches if point.sequences == speed.sequences and point not in points]
+    if requested and most is not None:
+        by_users = {point.sequences: point for point in (*_spaced(speed.batches, most - 1), *requested)}
         points = [by_users[users] for users in sorted(by_users)]
     costly = points
     if speed.capacity and most is not None:
@@ -508,11 +508,11 @@ def _api_table(comparison: ApiComparison) -> Table:
         months[f"at {_share(stated.utilisation).text}"] = stated
     costs = months.values()
     rows: list[tuple[Any, ...]] = [
-        ("requests", *(TableCell(each.requests, short(each.requests)) for each in costs)),
-        ("tokens, prompts and answers", *(TableCell(each.tokens, short(each.tokens)) for each in costs)),
-        ("share of the plan's load", *(_share(each.utilisation) for each in costs)),
-        ("cost of the plan", *(money(each.plan_cost) for each in costs)),
-        ("cost of the API", *(money(each.api_cost) for each in costs)),
+        ("requests", *(TableCell(cost.requests, short(cost.requests)) for cost in costs)),
+        ("tokens, prompts and answers", *(TableCell(cost.tokens, short(cost.tokens)) for cost in costs)),
+        ("share of the plan's load", *(_share(cost.utilisation) for cost in costs)),
+        ("cost of the plan", *(money(cost.plan_cost) for cost in costs)),
+        ("cost of the API", *(money(cost.api_cost) for cost in costs)),
     ]
     prices = f"{comparison.prompt_price:g} and {comparison.answer_price:g} per 1M prompt and answer tokens"
     return Table(f"A month here and from an API, at {prices}", ("", *months), rows)
@@ -520,8 +520,8 @@ def _api_table(comparison: ApiComparison) -> Table:
 
 def _parts(speed: Speed) -> Table:
     """Achievable time of prefill and decode step by kind of part, and what bounds it."""
-    prefill = {each.part: each for each in speed.parts.prefill}
-    decode = {each.part: each for each in speed.parts.decode}
+    prefill = {part.part: part for part in speed.parts.prefill}
+    decode = {part.part: part for part in speed.parts.decode}
     rows: list[list[Any]] = [
         [kind_words(kind), *_part(prefill.get(kind)), *(_part(decode.get(kind)) if decode else ())]
         for kind in (*KINDS, ADAPTERS, LINKS)

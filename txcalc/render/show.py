@@ -32,7 +32,7 @@ def report(answer: Show, form: str) -> Report:
     if answer.published and not answer.changed:
         header.append(f"published: {answer.published}")
     header += [answer.checkpoint_summary] if answer.checkpoint_summary else []
-    tables = [_convention(each, workload.batch * workload.tokens) for each in answer.conventions]
+    tables = [_convention(convention, workload.batch * workload.tokens) for convention in answer.conventions]
     tables.append(_parts(answer))
     towers = [_tower(name, tower, answer) for name, tower in answer.towers.items()]
     if full:

@@ -58,8 +58,8 @@ def _types(checkpoint: CheckpointInfo) -> Table:
 
 
 def _sizes(name: str, size: StoredSize, whole: StoredSize) -> list[Any]:
-    each = Fraction(8 * size.bytes, size.elements) if size.elements else None
-    bits = TableCell(None, "") if each is None else TableCell(float(each), f"{float(each):.4g}")
+    density = Fraction(8 * size.bytes, size.elements) if size.elements else None
+    bits = TableCell(None, "") if density is None else TableCell(float(density), f"{float(density):.4g}")
     stored = [cell(size.tensors), cell(size.elements), rounded(size.elements), bits, cell(size.bytes), iec(size.bytes)]
     return [name, *stored, percent(size.bytes, whole.bytes)]
 

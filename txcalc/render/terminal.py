@@ -125,17 +125,17 @@ def _lettered(canvas: Any, panel: Panel, place: Any) -> Iterator[str]:
         if line.label:
             letters[i] = LETTERS[len(letters) % len(LETTERS)]
             yield f"{letters[i]}  {shortened(line.label)}"
-    taken: set[tuple[int, int]] = set()
+    filled: set[tuple[int, int]] = set()
     for i, letter in letters.items():
         line = panel.series[i]
-        known = [place(x, y) for x, y in zip(line.xs, line.ys, strict=True) if y is not None]
+        spots = [place(x, y) for x, y in zip(line.xs, line.ys, strict=True) if y is not None]
         for k in range(3):  # spread, and where no other line has its own
-            start = (2 * k + 1) * len(known) // 6 + i % 3
-            nearby = [(known[0][0] + n / canvas.width, known[0][1]) for n in range(-3, 4) if len(known) == 1 and not k]
-            for x, y in [*known[start:], *reversed(known[:start]), *nearby]:
+            start = (2 * k + 1) * len(spots) // 6 + i % 3
+            nearby = [(spots[0][0] + n / canvas.width, spots[0][1]) for n in range(-3, 4) if len(spots) == 1 and not k]
+            for x, y in [*spots[start:], *reversed(spots[:start]), *nearby]:
                 cell = int(x * canvas.width), int(y * canvas.height)
-                if cell not in taken:
-                    taken.add(cell)
+                if cell not in filled:
+                    filled.add(cell)
                     canvas.point(x, y, color=NAMES[line.of % len(NAMES)], marker=letter)
                     break
 

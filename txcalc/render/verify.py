@@ -87,18 +87,20 @@ def _verdict(model: VerifiedModel, rows: Sequence[VerifiedFigure]) -> list[str]:
 
 def _evidence_word(models: Iterable[VerifiedModel]) -> str:
     """The evidence word: that of the least certain quantity."""
-    words = {known.how for model in models for known in model.known.values()}
+    words = {evidence.how for model in models for evidence in model.known.values()}
     return "proved" if words == {"proved"} else "measured" if words <= {"measured"} else "proved and measured"
 
 
 def _evidence(model: VerifiedModel) -> list[str]:
     """One line per kind of evidence: "proved for all B, T ≥ 2: flops"."""
     groups: dict[str, list[str]] = {}
-    for quantity, known in model.known.items():
+    for quantity, evidence in model.known.items():
         place = (
-            f" for {known.where}" if known.how == "proved" and known.where else f" {known.where}" * bool(known.where)
+            f" for {evidence.where}"
+            if evidence.how == "proved" and evidence.where
+            else f" {evidence.where}" * bool(evidence.where)
         )
-        groups.setdefault(f"{known.how}{place}", []).append(quantity)
+        groups.setdefault(f"{evidence.how}{place}", []).append(quantity)
     return [f"{text}: {'; '.join(quantities)}" for text, quantities in groups.items()]
 
 

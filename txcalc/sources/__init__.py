@@ -86,8 +86,8 @@ def load(
         return checked(model, hub.headers(place)) if weights else model
     path = Path(source)
     stored = path.suffix in (".safetensors", ".gguf") or _exists(path / "config.json")
-    named = isinstance(source, Path) or "/" in source
-    config = path.suffix == ".json" or (named and path.is_dir())
+    is_path = isinstance(source, Path) or "/" in source
+    config = path.suffix == ".json" or (is_path and path.is_dir())
     if ignore and (path.suffix == ".gguf" or not (stored or config)):
         raise InputError("--ignore", [f"leaves keys out of a config.json, and {source} is not one"])
     if isinstance(source, str) and "=" in source and not _exists(path):
@@ -101,7 +101,7 @@ def load(
         from txcalc.sources import huggingface
 
         return build(*huggingface.read(source, ignore), changes=changes)
-    if named or path.suffix == ".toml" or (_exists(path) and path.name.lower() not in presets.names()):
+    if is_path or path.suffix == ".toml" or (_exists(path) and path.name.lower() not in presets.names()):
         return build(*presets.read(path), changes=changes, written=True)
     preset = presets.find(str(source))
     return build(*preset, changes=changes, written=presets.is_users(preset))
@@ -207,8 +207,8 @@ def _names_repository(source: str) -> bool:
     if not re.fullmatch(r"[A-Za-z0-9][\w-]*/[\w.-]+(@[\w./-]+)?", source, re.ASCII):
         return False
     org, _, name = source.partition("@")[0].partition("/")
-    known = Path(name).suffix.lower() in (".toml", ".json", ".safetensors", ".gguf", ".py")
-    return not known and not _exists(Path(org)) and not _exists(Path(source))
+    is_file = Path(name).suffix.lower() in (".toml", ".json", ".safetensors", ".gguf", ".py")
+    return not is_file and not _exists(Path(org)) and not _exists(Path(source))
 
 
 def _exists(path: Path) -> bool:
@@ -276,10 +276,10 @@ def _adapters(description: Description, root: Composite) -> Iterator[Fault]:
     """Names of `lora.modules` that no linear layer of a block has."""
     for stack in description.stacks.values():
         if stack.lora is not None:
-            known = adaptable(root)
+            targets = adaptable(root)
             for name in stack.lora.modules:
-                if name not in known and not (name == "all" and known):
-                    yield Fault("lora.modules", name, f"all, or some of {', '.join(known)}")
+                if name not in targets and not (name == "all" and targets):
+                    yield Fault("lora.modules", name, f"all, or some of {', '.join(targets)}")
 
 
 def _listing(what: str, values: Table) -> str:

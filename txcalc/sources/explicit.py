@@ -26,10 +26,10 @@ def explicit(description: Description) -> Raw:
 
 def _explicit(stack: Table, order: Sequence[str]) -> Raw:
     raw: Raw = {key: stack[key] for key in SECTIONS[""] if stack[key] not in (None, False) and key != "pattern"}
-    done = {"": stack}
+    filled = {"": stack}
     for name in SECTIONS:
         if name and name not in PART_TABLES and stack[name]:
-            raw[name] = _set(name, stack[name], done)
+            raw[name] = _set(name, stack[name], filled)
     kinds: dict[str, Raw] = {}
     for name, layer in stack["layer"].items():
         tables = {section: table for section, table in layer.items() if section != "parts"}
@@ -38,7 +38,7 @@ def _explicit(stack: Table, order: Sequence[str]) -> Raw:
             if section in ("norm", "positions"):  # merged with the stack's
                 kinds[name][section] = {key: value for key, value in table.items() if value != stack[section].get(key)}
             else:
-                kinds[name][section] = _set(section, table, {**done, **tables})
+                kinds[name][section] = _set(section, table, {**filled, **tables})
     for section in dict.fromkeys(section for kind in kinds.values() for section in kind if section not in raw):
         having = [kind[section] for kind in kinds.values() if section in kind]
         mixed = section in ATTENTIONS and any("attention" in kind for kind in kinds.values())

@@ -75,20 +75,22 @@ def to_config(model: Model) -> tuple[Raw, tuple[str, ...]]:
     """A config.json that reads back to the same ledger, and notes: another model type than the model's, and values
     without effect on counts that are lost. Errors: `InputError` if no family expresses the whole description."""
     own_type = model.description.model_type
-    named = WRAPPERS.get(own_type, own_type)
-    if named and named not in READERS:
-        if named in REFUSED:
-            raise InputError(model.name, [f"a config.json of {named} cannot be written: {REFUSED[named]}"])
-        raise UnknownName(model.name, "writer for model_type", named, sorted(READERS))
-    model_types = () if named else (*FIRST.split(), *(name for name in READERS if name not in FIRST.split()))
-    for model_type in (named,) if named else model_types:
+    written_type = WRAPPERS.get(own_type, own_type)
+    if written_type and written_type not in READERS:
+        if written_type in REFUSED:
+            raise InputError(
+                model.name, [f"a config.json of {written_type} cannot be written: {REFUSED[written_type]}"]
+            )
+        raise UnknownName(model.name, "writer for model_type", written_type, sorted(READERS))
+    model_types = () if written_type else (*FIRST.split(), *(name for name in READERS if name not in FIRST.split()))
+    for model_type in (written_type,) if written_type else model_types:
         for config in _attempts(model, model_type):
             back = _read_back(config)
             if back is not None and same_ledger(model, back):
                 same = model_type == own_type
                 notes = () if same else (f"written as {model_type}, a model type with the same ledger",)
                 return config, (*notes, *_lost(model, back))
-    what = f"a config.json of {named}" if named else "the config.json of any supported model type"
+    what = f"a config.json of {written_type}" if written_type else "the config.json of any supported model type"
     raise InputError(model.name, [f"{what} cannot say all of this description (export it --to toml)"])
 
 

@@ -58,8 +58,8 @@ class Expression:
         nodes = list(ast.walk(self._tree))
         inner = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
         inner |= {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
-        named = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and id(node) not in inner]
-        self._spelt = {id(node): ast.unparse(node) for node in named}
+        variables = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and id(node) not in inner]
+        self._spelt = {id(node): ast.unparse(node) for node in variables}
         self.names = tuple(dict.fromkeys(self._spelt.values()))
         self.evaluate(lambda name: 1, strict=False)  # checks the operators
 
@@ -100,9 +100,9 @@ class Expression:
                     raise Unreadable(f"gives {node.func.id} {len(node.args)} values") from None
                 except ZeroDivisionError:
                     raise Unreadable("rounds to a multiple of 0") from None
-        known = ", ".join(FUNCTIONS)
+        functions = ", ".join(FUNCTIONS)
         raise Unreadable(
-            f"has {quote(ast.unparse(node))[1:-1]} in it, which is not arithmetic (+ - * / // % ^, {known})"
+            f"has {quote(ast.unparse(node))[1:-1]} in it, which is not arithmetic (+ - * / // % ^, {functions})"
         )
 
 
@@ -166,8 +166,8 @@ def size_of(raw: Table, name: str) -> Any:
     if not values:
         stacks = as_tables(resolve(raw, "description").stacks)
         half = steps.pop(0) if steps[0] in stacks and steps[0] else None
-        chosen = [stacks[half]] if half else list(stacks.values())
-        tables = [*chosen, *(layer for stack in chosen for layer in stack["layer"].values())]
+        selected = [stacks[half]] if half else list(stacks.values())
+        tables = [*selected, *(layer for stack in selected for layer in stack["layer"].values())]
         values = [value for table in tables for value in _under(table, steps)]
     distinct = list(dict.fromkeys(value for value in values if value is not None))
     if len(distinct) != 1:

@@ -50,12 +50,12 @@ def read(path: Path) -> tuple[tuple[Mapping[str, Any], str, tuple[str, ...], tup
 
     Errors: `InputError` with every fault, `UnknownName` for an unsupported architecture, `MissingExtra`.
     """
-    known = types()
-    header = _file(path, known)
+    tensor_types = types()
+    header = _file(path, tensor_types)
     parts = header.keys.get("split.count", 1)
     keys, tensors, files = header.keys, header.tensors, 1
     if parts != 1:
-        headers = [_file(part, known) for part in _parts(path, parts)]
+        headers = [_file(part, tensor_types) for part in _parts(path, parts)]
         keys, files = headers[0].keys, len(headers)
         tensors = tuple(tensor for part in headers for tensor in part.tensors)
         if len({tensor.name for tensor in tensors}) < len(tensors):
@@ -69,10 +69,10 @@ def read(path: Path) -> tuple[tuple[Mapping[str, Any], str, tuple[str, ...], tup
 
 def _parts(path: Path, count: object) -> list[Path]:
     """The files of a split model, in one folder."""
-    named = re.fullmatch(r"(.*-)\d{5}-of-(\d{5})", path.stem)
-    if type(count) is not int or not named or int(named[2]) != count or not 1 <= count <= 1000:
+    match = re.fullmatch(r"(.*-)\d{5}-of-(\d{5})", path.stem)
+    if type(count) is not int or not match or int(match[2]) != count or not 1 <= count <= 1000:
         raise InputError(str(path), [Fault("split.count", count, "the number in its name, …-00001-of-0000N.gguf")])
-    parts = [path.with_name(f"{named[1]}{i:05}-of-{count:05}.gguf") for i in range(1, count + 1)]
+    parts = [path.with_name(f"{match[1]}{i:05}-of-{count:05}.gguf") for i in range(1, count + 1)]
     absent = [part.name for part in parts if not part.is_file()]
     if absent:
         raise InputError(str(path), [f"{len(absent)} of its {count} parts are missing, {absent[0]} first"])

@@ -77,8 +77,8 @@ def read(source: str) -> tuple[Table, str, tuple[str, ...]]:  # noqa: C901 - one
         classic = f"F={4 * values['D']} plain is the classic block" if values.get("D") else "F=14336"
         faults.append(Fault("F", ABSENT, BY_LETTER["F"].meaning, classic))
     if ("E" in values) != ("k" in values):
-        absent, given = ("k", "E") if "E" in values else ("E", "k")
-        faults.append(Fault(absent, ABSENT, f"{BY_LETTER[absent].meaning}: {given} is given"))
+        absent, present = ("k", "E") if "E" in values else ("E", "k")
+        faults.append(Fault(absent, ABSENT, f"{BY_LETTER[absent].meaning}: {present} is given"))
     if values.get("E") == 0 and values.get("k") == 0:
         del values["E"], values["k"]
     if "V" not in values:

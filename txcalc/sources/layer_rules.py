@@ -97,12 +97,12 @@ def _index(latent: LatentOptions, layer: LayerSpec, stack: StackSpec, fault: Rep
     """An index has rotary keys; like a window, it selects among earlier positions."""
     if latent.d_rope is None and layer.positions.form == "rotary":
         fault("latent.d_rope", ABSENT, "the rotary width of a head, or positions.form = 'none'")
-    given = [key for key in ("index_heads", "index_width", "index_top_k") if latent.get(key) is not None]
-    if given and latent.d_rope is not None:
+    keys = [key for key in ("index_heads", "index_width", "index_top_k") if latent.get(key) is not None]
+    if keys and latent.d_rope is not None:
         _rotary(layer, "an index, whose keys are rotated", fault)
-    if given and stack.role in ("encoder", "vision"):
+    if keys and stack.role in ("encoder", "vision"):
         expected = "none in an encoder: an index selects among earlier positions"
-        fault(f"latent.{given[0]}", latent.get(given[0]), expected)
+        fault(f"latent.{keys[0]}", latent.get(keys[0]), expected)
     if latent.window is not None and stack.role in ("encoder", "vision"):
         fault("latent.window", latent.window, "none in an encoder")
 

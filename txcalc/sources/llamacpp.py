@@ -77,8 +77,8 @@ class MetadataKeys:
     def finish(self, where: str) -> None:
         for name, value in self.keys.items():
             key = name.removeprefix(f"{self.arch}.")
-            known = key in self.keys_read or key in NEUTRAL or key.startswith("rope.")
-            if key == name or known or value in (0, False, ""):
+            harmless = key in self.keys_read or key in NEUTRAL or key.startswith("rope.")
+            if key == name or harmless or value in (0, False, ""):
                 continue
             self.faults.append(Fault(name, value, "a key that is understood", "it may change a size"))
         if self.faults:
@@ -267,14 +267,14 @@ def _cycle(k: MetadataKeys, family: GgufFamily) -> tuple[str, ...]:
     """The layer kinds of a cycle with windows: from the file, as a period or a list, or from the family."""
     key = "attention.sliding_window_pattern"
     k.keys_read.add(key)
-    given = k.keys.get(f"{k.arch}.{key}")
-    if isinstance(given, list) and all(type(local) is bool for local in given):
-        kinds = tuple("local" if local else "global" for local in given)
-        return ("local",) if all(given) else kinds if any(given) else ()
-    if type(given) is int and given > 1:
-        return (f"{given - 1}*local", "global")
-    if given is not None:
-        k.faults.append(Fault(f"{k.arch}.{key}", given, "a number above 1, or true and false for the layers"))
+    value = k.keys.get(f"{k.arch}.{key}")
+    if isinstance(value, list) and all(type(local) is bool for local in value):
+        kinds = tuple("local" if local else "global" for local in value)
+        return ("local",) if all(value) else kinds if any(value) else ()
+    if type(value) is int and value > 1:
+        return (f"{value - 1}*local", "global")
+    if value is not None:
+        k.faults.append(Fault(f"{k.arch}.{key}", value, "a number above 1, or true and false for the layers"))
     return family.windows
 
 

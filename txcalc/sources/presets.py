@@ -32,11 +32,11 @@ def folder() -> Path:
 
 def user_folder() -> Path | None:
     """The folder of the user's presets, if there is one. Errors: `InputError` if TXCALC_PRESETS names a missing one."""
-    named = os.environ.get("TXCALC_PRESETS")
-    if named:
-        if not Path(named).is_dir():
-            raise InputError("TXCALC_PRESETS", [Fault("TXCALC_PRESETS", named, "a folder of presets (.toml)")])
-        return Path(named)
+    folder = os.environ.get("TXCALC_PRESETS")
+    if folder:
+        if not Path(folder).is_dir():
+            raise InputError("TXCALC_PRESETS", [Fault("TXCALC_PRESETS", folder, "a folder of presets (.toml)")])
+        return Path(folder)
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111 - never raises
     place = Path(base) / "txcalc" / "presets"
     return place if place.is_dir() else None
@@ -78,17 +78,17 @@ def _preset(path: Path) -> Preset:
 
 def find(name: str) -> Preset:
     """A preset's raw description, its name, no assumptions, and a note if it is the user's."""
-    wanted = name.strip().lower()
-    if wanted and not set(wanted) & set("/\\\0") and len(wanted) <= 80:
+    short = name.strip().lower()
+    if short and not set(short) & set("/\\\0") and len(short) <= 80:
         for place in _folders():
-            for stem in dict.fromkeys((name.strip(), wanted)):
+            for stem in dict.fromkeys((name.strip(), short)):
                 path = place / f"{stem}.toml"
                 if path.is_file():
                     return _preset(path)
-    if like := alike(wanted):
+    if like := alike(short):
         raw, origin, assumptions, note = find(like)
         return raw, origin, assumptions, (*note, f"{name.strip()} is the preset {like}")
-    if "," in name and {piece.strip() for piece in wanted.split(",")} <= {*names()}:
+    if "," in name and {piece.strip() for piece in short.split(",")} <= {*names()}:
         raise InputError("source", [f"{quote(name)} is several names (separate them by spaces; show and kv take one)"])
     raise UnknownName("source", "preset", name, names(), "txcalc presets lists them")
 

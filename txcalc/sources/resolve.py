@@ -42,9 +42,9 @@ Homes = tuple[tuple[str, Table], ...]
 def written(homes: Homes, path: str) -> str:
     """The full path of a key as the user wrote it: in the innermost table that has the key, or else its table."""
     steps = path.split(".")
-    for wanted in (steps, steps[:-1]):
+    for names in (steps, steps[:-1]):
         for prefix, table in homes:
-            if sets(table, wanted):
+            if sets(table, names):
                 return prefix + path
     return homes[-1][0] + path
 
@@ -102,8 +102,8 @@ class Resolver:
             self.faults.append(f"{len(unknown) - MOST_UNKNOWN:,} further keys of {name or 'it'} are unknown")
         kind = kind.chosen(raw)
         kind_fields = kind.table()
-        known = fields if kind_fields is fields else {**fields, **kind_fields}
-        for key, (check, default, meaning, _, adjust, _) in known.items():
+        allowed = fields if kind_fields is fields else {**fields, **kind_fields}
+        for key, (check, default, meaning, _, adjust, _) in allowed.items():
             try:
                 if key in raw:
                     value = check(raw[key])
@@ -167,29 +167,29 @@ STACK_TABLES = ("norm", "positions", "embedding", "head", "vision", "audio", "lo
 def _unused(resolver: Resolver, name: str) -> str:
     """The fault of a table that no layer uses; if a letter set it, with the keys to set instead."""
     used = f"{name} is a table that no layer uses (they have {', '.join(sorted(resolver.used))}"
-    for path, given in resolver.spelling.items():
-        if path.startswith(f"{name}.") and path != given:
+    for path, spelling in resolver.spelling.items():
+        if path.startswith(f"{name}.") and path != spelling:
             keys = [f"; {other} has {', '.join(SECTIONS[other])}" for other in ATTENTIONS if other in resolver.used]
-            return f"{given} is {path}: {used}{''.join(keys)})"
+            return f"{spelling} is {path}: {used}{''.join(keys)})"
     return f"{used})"
 
 
 def _stack(resolver: Resolver, raw: Table, homes: Homes, kind: object, half: str) -> StackSpec:
-    done: Raw = {}
-    stack: StackSpec = resolver.section("", raw, homes, done, TABLES)
+    resolved: Raw = {}
+    stack: StackSpec = resolver.section("", raw, homes, resolved, TABLES)
     tables: Raw = {} if kind is None else {"role": "cross-decoder" if half == "decoder" else half or kind}
     for name in ("norm", "positions", "embedding", "head"):
-        tables[name] = resolver.section(name, raw.get(name, {}), homes, done)
+        tables[name] = resolver.section(name, raw.get(name, {}), homes, resolved)
     for name in ("vision", "audio") if kind is not None else ():
         tables[name] = None
         tower = kind == "encoder" and "projector" in raw
         read = half == "encoder" if name == "vision" else tower
         if (name == kind and half != "decoder") or (read and name in raw):
-            tables[name] = resolver.section(name, raw.get(name, {}), homes, done)
+            tables[name] = resolver.section(name, raw.get(name, {}), homes, resolved)
         elif name in raw and name != kind:
             resolver.faults.append(f'{written(homes, name)} is a table, expected only where kind is "{name}"')
     for name in ("lora", "features", "projector"):
-        tables[name] = resolver.section(name, raw[name], homes, done) if name in raw else None
+        tables[name] = resolver.section(name, raw[name], homes, resolved) if name in raw else None
     stack = stack.replace(**tables).with_faulty({"role", "vision", "audio"} - tables.keys())
     variants = raw.get("layer", {})
     if not isinstance(variants, Mapping) or not all(isinstance(v, Mapping) for v in variants.values()):
@@ -208,13 +208,13 @@ def _stack(resolver: Resolver, raw: Table, homes: Homes, kind: object, half: str
     for name in dict.fromkeys([name for name, _ in groups] or cycle or variants or ["layer"]):
         variant = variants.get(name, {})
         merged = merge(tables_here, variant)
-        layers[name] = _layer(resolver, merged, variant, homes, name, done, stack)
+        layers[name] = _layer(resolver, merged, variant, homes, name, resolved, stack)
     for name in variants:
         if groups and stack.pattern and name not in layers:
             path, pattern = written(homes, f"layer.{name}"), quote(stack.pattern)
             resolver.faults.append(f"{path} is never used in pattern {pattern} over {stack.n_layers} layers")
-    known = {} if None in layers.values() else {"layer": layers}
-    stack = stack.replace(groups=groups, **known).with_faulty({"layer"} - known.keys())
+    by_layer = {} if None in layers.values() else {"layer": layers}
+    stack = stack.replace(groups=groups, **by_layer).with_faulty({"layer"} - by_layer.keys())
     check_stack(stack, lambda path: not any(sets(table, path.split(".")) for _, table in homes), resolver.within(homes))
     return stack
 
@@ -273,10 +273,10 @@ def _layer(
     faulty."""
     path = written(outer, f"layer.{name}")
     homes = ((f"{path}.", table), *outer)
-    known = (*PART_TABLES, "norm", "positions", "parts")
+    table_names = (*PART_TABLES, "norm", "positions", "parts")
     for key in table:
-        if key not in known:
-            near = nearest(str(key), known)[:1] if isinstance(table[key], Mapping) else []
+        if key not in table_names:
+            near = nearest(str(key), table_names)[:1] if isinstance(table[key], Mapping) else []
             mend = meant(near, "a layer has tables of parts, norm, positions, and parts")
             resolver.faults.append(f"{path}.{key} is not a key ({mend})")
     role = None if "role" in stack.faulty else stack.role

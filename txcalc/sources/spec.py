@@ -101,9 +101,9 @@ def letter_path(key: str, raw: Table, option: str = "--set") -> str:
         raise InputError(option, [f"{key} is a key of a table that the model lacks: {sections[0]}.{key}=… adds it"])
     if key in SECTIONS:
         raise InputError(option, [f"{key} is a table, set its keys: {key}.{next(iter(SECTIONS[key]))}=…"])
-    known = [symbol for symbol in BY_LETTER if BY_LETTER[symbol].key]
-    known += sorted({name for fields in SECTIONS.values() for name in fields})
-    raise UnknownName(option, "key", key, known, "letters: " + " ".join(known[:12]))
+    letters = [symbol for symbol in BY_LETTER if BY_LETTER[symbol].key]
+    letters += sorted({name for fields in SECTIONS.values() for name in fields})
+    raise UnknownName(option, "key", key, letters, "letters: " + " ".join(letters[:12]))
 
 
 def scalar(value: object) -> Any:

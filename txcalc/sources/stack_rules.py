@@ -54,8 +54,8 @@ def check_halves(encoder: StackSpec, decoder: StackSpec, fault: ReportFault) -> 
 
 
 def _learned_rows(stack: StackSpec, missing: Callable[[str], bool], fault: ReportFault) -> None:
-    known = stack.positions.form != "learned" or stack.audio or (stack.vision and stack.vision.image)
-    if not known and missing("positions.rows"):
+    counted = stack.positions.form != "learned" or stack.audio or (stack.vision and stack.vision.image)
+    if not counted and missing("positions.rows"):
         fault("positions.rows", ABSENT, "the number of learned positions")
 
 
@@ -229,15 +229,15 @@ def _check_source(stack: StackSpec, fault: ReportFault, path: str, owned: str, s
     for name, layer in stack.layer.items():
         with SOUND:
             table = layer.tables.get(section)
-            if not table or (wanted := table.get(key)) is None:
+            if not table or (length := table.get(key)) is None:
                 continue
-            lender = stack.layer[wanted].tables.get(section) if wanted in stack.layer else None
+            lender = stack.layer[length].tables.get(section) if length in stack.layer else None
             if not lender or lender.get(key) is not None:
-                fault(f"layer.{name}.{path}", wanted, f"a layer kind with {owned} of its own")
-            elif first.get(wanted, 0) > first.get(name, 0):
-                fault(f"layer.{name}.{path}", wanted, "a layer kind that comes before this one")
+                fault(f"layer.{name}.{path}", length, f"a layer kind with {owned} of its own")
+            elif first.get(length, 0) > first.get(name, 0):
+                fault(f"layer.{name}.{path}", length, "a layer kind that comes before this one")
             elif any(table.get(size) != lender.get(size) for size in sizes):
-                fault(f"layer.{name}.{path}", wanted, same)
+                fault(f"layer.{name}.{path}", length, same)
 
 
 def _shared_once(stack: StackSpec, fault: ReportFault) -> None:

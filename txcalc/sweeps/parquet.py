@@ -90,13 +90,13 @@ def _written(
     workers: int,
     tell: Callable[[float], None],
 ) -> int:
-    done = 0
+    count = 0
     with parquet.ParquetWriter(part, _schema(sweep, wide), compression="zstd") as writer:
         for batch in _computed(sweep, wide, executor, workers):
             writer.write_batch(batch, row_group_size=CHUNK)
-            done += 1
-            tell(min(1.0, done * CHUNK / sweep.points))
-    return done
+            count += 1
+            tell(min(1.0, count * CHUNK / sweep.points))
+    return count
 
 
 def _schema(sweep: Sweep, wide: frozenset[str]) -> Any:

@@ -127,9 +127,9 @@ class Follower:
         return np.array(values, dtype=np.int64)[place.reshape(-1)]
 
     def _at(self, sizes: Mapping[str, int]) -> int:
-        known = {**self._fixed, **sizes}
+        values = {**self._fixed, **sizes}
         try:
-            value = self.expression.evaluate(known.__getitem__)
+            value = self.expression.evaluate(values.__getitem__)
         except Unreadable as error:
             raise InputError("options", [f"{self.name} = {self.expression.text} {error}"]) from None
         self.uneven |= value.denominator != 1
@@ -237,8 +237,8 @@ class Sweep:
         try:
             path = spec.letter_path(name, self.base.raw)
         except UnknownName as error:
-            known = [*WORKLOAD, *(letter for letter, symbol in BY_LETTER.items() if symbol.key)]
-            raise UnknownName(f"--over {name}", "axis", error.name, known, f"letters: {', '.join(known)}") from None
+            names = [*WORKLOAD, *(letter for letter, symbol in BY_LETTER.items() if symbol.key)]
+            raise UnknownName(f"--over {name}", "axis", error.name, names, f"letters: {', '.join(names)}") from None
         field = size_field(path)
         if field is None:
             raise InputError(f"--over {name}", [f"{path} is not a size of a description, and cannot be swept"])

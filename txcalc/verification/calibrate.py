@@ -174,14 +174,14 @@ def _run_rounds(
     steps = [*((subject, step) for step in sizes.steps), (tiny, TINY_STEP)]
     step_makers = [owner.stepping(step) for owner, step in steps]
     timings: list[list[float]] = [[] for _ in range(len(works) + len(steps))]
-    done, clocks = 0, [devices.clocks(device)]
+    finished, clocks = 0, [devices.clocks(device)]
     devices.warm(device, 1.0)
-    for done in range(1, rounds + 1):
+    for finished in range(1, rounds + 1):
         for i, work in enumerate([*works, *(make() for make in step_makers)]):
             timings[i].append(time_once(work, device, repeat=i < len(works)))
         spent = time.monotonic() - begin
-        progress(max(done / rounds, spent / limit))
-        if done > 1 and spent * (done + 1) / done > limit:
+        progress(max(finished / rounds, spent / limit))
+        if finished > 1 and spent * (finished + 1) / finished > limit:
             break
     clocks.append(devices.clocks(device))
     best = [median(step_seconds) if devices.is_cuda(device) else min(step_seconds) for step_seconds in timings]
@@ -196,13 +196,13 @@ def _run_rounds(
         except RuntimeError as error:
             absent.add(f"launch_s includes the host's time: no step was captured, {str(error).splitlines()[0]}")
     notes = (*plain.notes, *sorted(absent))
-    known = like.efficiency.without(PYTORCH) if like else None
-    efficiency = _efficiency(plain, rates, launch_s, host_s, model_dtype, known)
-    calibrated, uncalibrated = replace(plain, calibration=efficiency, notes=notes), replace(plain, calibration=known)
+    prior = like.efficiency.without(PYTORCH) if like else None
+    efficiency = _efficiency(plain, rates, launch_s, host_s, model_dtype, prior)
+    calibrated, uncalibrated = replace(plain, calibration=efficiency, notes=notes), replace(plain, calibration=prior)
     before = [expected(subject, step, uncalibrated) for step in sizes.steps]
     after = [expected(subject, step, calibrated) for step in sizes.steps]
     checks = [StepCheck(str(s), b, a, t) for s, b, a, t in zip(sizes.steps, before, after, step_seconds, strict=True)]
-    return Calibration(calibrated, rates, subject.model, model_dtype, checks, done, [c for c in clocks if c])
+    return Calibration(calibrated, rates, subject.model, model_dtype, checks, finished, [c for c in clocks if c])
 
 
 def expected(subject: DeviceModel, step: Load, accelerator: Accelerator) -> float:

@@ -70,8 +70,8 @@ def _ring(q: Tensor, k: Tensor, v: Tensor, scale: float, ways: int, turn: int, g
         kv = _swap(kv, [turn + 1, turn - 1], ways, group)
         if step <= turn:
             block, block_sums = _attend(q, kv[..., :width], kv[..., width:], scale, False)
-            joined = torch.logaddexp(sums, block_sums)
-            y, sums = y * (sums - joined).exp() + block * (block_sums - joined).exp(), joined
+            total = torch.logaddexp(sums, block_sums)
+            y, sums = y * (sums - total).exp() + block * (block_sums - total).exp(), total
         else:  # later tokens are masked, but every rank's backward takes part in the ring
             y = y + 0 * kv.sum()
     return y

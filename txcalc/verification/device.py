@@ -140,8 +140,8 @@ def _query_nvidia_smi(device: str, keys: str) -> list[str]:
     """One device's values from nvidia-smi; [] if it fails."""
     index = torch.device(device).index or 0
     number = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[index:][:1]
-    chosen = "".join(number) or str(index)
-    command = ["nvidia-smi", f"--query-gpu={keys}", "--format=csv,noheader,nounits", "-i", chosen]
+    index_text = "".join(number) or str(index)
+    command = ["nvidia-smi", f"--query-gpu={keys}", "--format=csv,noheader,nounits", "-i", index_text]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):

@@ -22,8 +22,8 @@ def proofs(model: Model, verdict: Verdict) -> dict[str, QuantityEvidence | None]
     for name, row in totals.items():
         evidence[name] = None
         if verdict.ok and _complete(model, row):
-            known = verdict.known[name]
-            evidence[name] = QuantityEvidence(formulas.digest(name), known.how, known.where, ())
+            proof = verdict.known[name]
+            evidence[name] = QuantityEvidence(formulas.digest(name), proof.how, proof.where, ())
     return evidence
 
 
@@ -47,9 +47,9 @@ def store(results: Mapping[str, tuple[Model, Mapping[str, QuantityEvidence | Non
             before = theorems.pop(key).extra_quantities if key in theorems else {}
             by_theorem = by_structure([Formulas(unit) for unit in pieces(model)], tuple(evidence))
             extra = {
-                quantity: known
-                for quantity, known in {**before, **evidence}.items()
-                if known is not None and by_theorem.get(quantity, ("",))[0] not in ("proved", known.how)
+                quantity: proof
+                for quantity, proof in {**before, **evidence}.items()
+                if proof is not None and by_theorem.get(quantity, ("",))[0] not in ("proved", proof.how)
             }
             if extra:
                 theorems[key] = Theorem(name, {}, "", (), extra)

@@ -104,11 +104,11 @@ class Suite:
             raise InputError("measure", [Fault("--device", device, "cpu or cuda", "a real device is measured")])
         self.device, self.path, self.limit, self.tell, self.like = device, path, limit, tell, like
         self.items = items or LISTS[torch.device(device).type]
-        named = [item.name for item in self.items]
+        names = [item.name for item in self.items]
         for name in only:
-            if name not in named:
-                raise UnknownName("measure", "item of the list", name, named, f"one of: {'; '.join(named)}")
-        self.only = frozenset(only or named)
+            if name not in names:
+                raise UnknownName("measure", "item of the list", name, names, f"one of: {'; '.join(names)}")
+        self.only = frozenset(only or names)
         self.end, self.measure_ceilings = time.monotonic() + limit, ceilings
         self.longest = 0.0  # seconds of the longest step: a step begins only if as much time is left
         self.results: dict[str, Any] = {

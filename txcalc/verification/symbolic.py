@@ -127,8 +127,8 @@ class Fakes(FakeTensorMode):
             rows = (*x.shape[: -len(args[1])], *(1 for _ in args[1]))
             return tuple(self._empty(shape, x) for shape in (x.shape, rows, rows))
         if func is aten.native_layer_norm_backward.default and _contiguous(args[1]):
-            *_, weight, bias, wanted = args  # gradients of the input, its weight and its bias
-            tensors = zip((args[1], weight, bias), wanted, strict=True)
+            *_, weight, bias, outputs = args  # gradients of the input, its weight and its bias
+            tensors = zip((args[1], weight, bias), outputs, strict=True)
             return tuple(self._empty(tensor.shape, tensor) if needed else None for tensor, needed in tensors)
         faked = func in _VIEWS and isinstance(args[0], FakeTensor)
         if faked and len(args[1]) and args[0].dim() and _contiguous(args[0]):
@@ -236,13 +236,13 @@ class _Folding(TorchFunctionMode):
 
 def _resolved_sizes(size: Any, parts: Sequence[Any]) -> Sequence[Any]:
     """The parts of a size, with -1 replaced if the other parts divide the size for all values of the symbols."""
-    given = [part for part in parts if type(part) is not int or part != -1]
-    if type(size) is int or len(given) == len(parts):
+    factors = [part for part in parts if type(part) is not int or part != -1]
+    if type(size) is int or len(factors) == len(parts):
         return parts
-    quotient = size.node.expr / math.prod(map(_expression, given))
+    quotient = size.node.expr / math.prod(map(_expression, factors))
     if not quotient.is_integer:
         return parts
-    resolved = size.node.shape_env.create_symintnode(quotient, hint=size.node.hint // math.prod(map(_hint, given)))
+    resolved = size.node.shape_env.create_symintnode(quotient, hint=size.node.hint // math.prod(map(_hint, factors)))
     return [resolved if type(part) is int and part == -1 else part for part in parts]
 
 

@@ -205,9 +205,9 @@ def _fvcore(net: nn.Module, tensors: Sequence[Tensor]) -> tuple[dict[str, int], 
 
 def run_module(source: str, net: nn.Module, specs: Sequence[Input], tensors: Sequence[Tensor]) -> None:
     """Runs one forward pass; reports an error in one line."""
-    named = {spec.name: tensor for spec, tensor in zip(specs, tensors, strict=True) if spec.name}
+    by_name = {spec.name: tensor for spec, tensor in zip(specs, tensors, strict=True) if spec.name}
     try:
-        net(**named) if named else net(*tensors)
+        net(**by_name) if by_name else net(*tensors)
     except Refuted:
         raise
     except (Exception, SystemExit) as error:

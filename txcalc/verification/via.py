@@ -198,8 +198,8 @@ def _choose_class(transformers: Any, data: object, where: str) -> tuple[Any, Any
             raise InputError(where, [Fault("num_hidden_layers", layers, f"at most {MAX_LAYERS:,}")])
     names = data.get("architectures")
     name = names[0] if isinstance(names, list) and names else names
-    named = getattr(transformers, name, None) if isinstance(name, str) else None
-    cls = (named if _made_for(named, config) else None) if names else _automatic(transformers, config)
+    model_class = getattr(transformers, name, None) if isinstance(name, str) else None
+    cls = (model_class if _made_for(model_class, config) else None) if names else _automatic(transformers, config)
     if cls is None:
         expected = f"a class that transformers {transformers.__version__} has for {quote(model_type)}"
         raise InputError(where, [Fault("architectures[0]", name if names else ABSENT, expected)])
@@ -217,15 +217,15 @@ def _automatic(transformers: object, config: Any) -> Any:
     part."""
     from transformers.models.auto import modeling_auto as auto
 
-    joined = ["SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"]
-    tasks = joined if getattr(config, "is_encoder_decoder", False) else []
+    groups = ["SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"]
+    tasks = groups if getattr(config, "is_encoder_decoder", False) else []
     tasks = tasks if getattr(config, "is_decoder", False) else [*tasks, "MASKED_LM"]
     text = type(config.get_text_config(decoder=True))
-    tasks = [*tasks, "CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", *joined]
+    tasks = [*tasks, "CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", *groups]
     tasks += ["IMAGE_CLASSIFICATION"] if isinstance(config, text) else []
     tables = [getattr(auto, f"MODEL_FOR_{task}_MAPPING_NAMES") for task in tasks] + [auto.MODEL_MAPPING_NAMES]
-    named = [names[config.model_type] for names in tables if config.model_type in names]
-    classes = [getattr(transformers, name if isinstance(name, str) else name[0], None) for name in named]
+    class_names = [names[config.model_type] for names in tables if config.model_type in names]
+    classes = [getattr(transformers, name if isinstance(name, str) else name[0], None) for name in class_names]
     suitable = [cls for cls in classes if isinstance(config, text) or getattr(cls, "config_class", None) is not text]
     return next((cls for cls in suitable if _made_for(cls, config)), next(iter(suitable), None))
 

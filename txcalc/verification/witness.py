@@ -84,8 +84,8 @@ def _compare_total(model: Model, ledger: Ledger, weights: Sequence[StoredTensor]
     equal = total == sum(product(shape) * copies for shape, copies in there.items())
     if not equal or not (lists_leaves(model) or {*here} <= unread):
         return ""
-    named = ", ".join(sorted(paths[shape] for shape in here))
-    return f"{here.total():,} weights here, {there.total():,} there: only their total compared, {total:,} ({named})"
+    modules = ", ".join(sorted(paths[shape] for shape in here))
+    return f"{here.total():,} weights here, {there.total():,} there: only their total compared, {total:,} ({modules})"
 
 
 def _sides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -139,15 +139,15 @@ def _by_module(ledger: Ledger, by_module: Mapping[str, int], where: str, halves:
         flops[(half[1] if half else "", int(layer[1]), layer[2]) if layer else ("", None, path)] = number
     groups: dict[frozenset[Named], list[tuple[str, str, int]]] = {}
     for path, (first, share) in figures_by_module(ledger, lambda entry: entry.flops).items():
-        named, parts = frozenset(flops.keys() & _names_there(path)), [(first, path, share)]
-        for group in [group for group in groups if group & named] if share else ():
-            named, parts = named | group, groups.pop(group) + parts
-        if share and named:
-            groups[named] = parts
+        modules, parts = frozenset(flops.keys() & _names_there(path)), [(first, path, share)]
+        for group in [group for group in groups if group & modules] if share else ():
+            modules, parts = modules | group, groups.pop(group) + parts
+        if share and modules:
+            groups[modules] = parts
     copies: dict[str, list[CheckedRow]] = {}
-    for named, parts in groups.items():
+    for modules, parts in groups.items():
         first, path = (" + ".join(side) for side in zip(*(part[:2] for part in parts), strict=True))
-        predicted, measured = sum(part[2] for part in parts), sum(flops[name] for name in named)
+        predicted, measured = sum(part[2] for part in parts), sum(flops[name] for name in modules)
         copies.setdefault(first, []).append(check_equal(path, "flops", predicted, measured, ORACLE, where))
     for rows in copies.values():
         yield from fold_copies(rows)

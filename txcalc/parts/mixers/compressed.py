@@ -41,8 +41,8 @@ class Entries(Uncached):
     top_k: Num | None = None
 
     def describe(self) -> str:
-        chosen = "" if self.top_k is None else f", {self.top_k:,} a query"
-        return f" and one of every {self.rate:,} tokens{chosen}"
+        selected = "" if self.top_k is None else f", {self.top_k:,} a query"
+        return f" and one of every {self.rate:,} tokens{selected}"
 
     def number(self, tokens: Num) -> Num:
         """⌊tokens / rate⌋, the number of complete groups."""
@@ -62,8 +62,8 @@ class Entries(Uncached):
         return pairs if self.top_k is None else pairs + (n - growing) * self.top_k
 
     def read(self, work: Workload, width: Num) -> Num:
-        seen = self.number(work.keys)
-        return width * (seen if self.top_k is None else minimum(seen, self.top_k))
+        visible = self.number(work.keys)
+        return width * (visible if self.top_k is None else minimum(visible, self.top_k))
 
 
 class Pool(Leaf):
@@ -231,9 +231,9 @@ class CompressedCore(SoftmaxCore):
 
     @property
     def breakpoints(self) -> tuple[Any, ...]:
-        chosen = None if self.entries is None else self.entries.top_k
-        return (self.span.max_keys,) if self.entries is None or chosen is None else (
-            self.span.max_keys, self.entries.rate * chosen)  # fmt: skip
+        top_k = None if self.entries is None else self.entries.top_k
+        return (self.span.max_keys,) if self.entries is None or top_k is None else (
+            self.span.max_keys, self.entries.rate * top_k)  # fmt: skip
 
     @property
     def period(self) -> Num | None:

@@ -103,15 +103,15 @@ ENDS = {tensor: tuple([f".{end}" for end in ends]) for tensor, ends in TENSORS.i
 
 def mixture(model: Model, name: str) -> Format | None:
     """A model's matrices in a mixture of llama.cpp; None if there is no mixture of this name."""
-    wanted = plain(name)
-    if wanted == "mxfp4_moe":
+    short = plain(name)
+    if short == "mxfp4_moe":
         # Tensors of three dimensions, experts and a latent's expansions, are in MXFP4.
-        return _mixed(model, wanted, lambda entry, _: ["mxfp4" if _stacked(entry) else "q8_0"])
-    if wanted not in MIXTURES:
+        return _mixed(model, short, lambda entry, _: ["mxfp4" if _stacked(entry) else "q8_0"])
+    if short not in MIXTURES:
         return None
-    rules, (stack, layer) = MIXTURES[wanted], _shape(model)
+    rules, (stack, layer) = MIXTURES[short], _shape(model)
     special = OWN.get(model.description.model_type, {})
-    rules = rules._replace(**special.get("", {}), **special.get(wanted, {}))
+    rules = rules._replace(**special.get("", {}), **special.get(short, {}))
     ledger = [entry for entry in model.entries if entry.leaf.params]
     roles = {entry.name: _role(model, entry) for entry in ledger}
 
@@ -145,7 +145,7 @@ def mixture(model: Model, name: str) -> Format | None:
         more_bits = role == "v" and is_70b
         return ["q5_k" if more_bits and kind in ("q3_k", "q4_k") else kind for kind in types]
 
-    return _mixed(model, wanted, choose)
+    return _mixed(model, short, choose)
 
 
 @cache

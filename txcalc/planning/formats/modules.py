@@ -124,8 +124,8 @@ class Modules:
             *(run.replace("#", str(number)) for run in runs & self.numbered.get(number, NONE)),
         ]
         for word in matches:
-            if (named := len(self.single.get(word, ()))) not in (0, experts):
-                raise _partial(f"names {named} of {experts} experts: {word}")
+            if (listed := len(self.single.get(word, ()))) not in (0, experts):
+                raise _partial(f"names {listed} of {experts} experts: {word}")
         if matches or not self.patterns:
             return bool(matches)
         return self._matches(_full(paths, number is not None), str(number), experts)
@@ -138,8 +138,8 @@ class Modules:
                 by_layer.setdefault(number, set()).add(names(entry.name))
         unknown = []
         for number in sorted(by_layer.keys() & self.numbered.keys()):
-            known = {run for path in by_layer[number] for run in _runs(path, True)}
-            unknown += [name.replace("#", str(number)) for name in sorted(self.numbered[number] - known)]
+            runs = {run for path in by_layer[number] for run in _runs(path, True)}
+            unknown += [name.replace("#", str(number)) for name in sorted(self.numbered[number] - runs)]
         return [name for name in unknown if name.startswith("layers.") and not NO_MATRIX.search(name)]
 
     def _matches(self, names: tuple[str, ...], number: str, experts: int) -> bool:
@@ -199,9 +199,9 @@ def _runs(paths: tuple[str, ...], layer: bool) -> frozenset[str]:
 @cache
 def _full(paths: tuple[str, ...], layer: bool) -> tuple[str, ...]:
     """The full names, with every prefix that expressions may match."""
-    named = _named(paths, layer)
-    full = [f"{prefix}.{name}" for prefix in PREFIXES for name in named]
-    return tuple(full if layer else [*named, *full])
+    names = _named(paths, layer)
+    full = [f"{prefix}.{name}" for prefix in PREFIXES for name in names]
+    return tuple(full if layer else [*names, *full])
 
 
 def _local_name(name: str, tower: bool = False) -> str:

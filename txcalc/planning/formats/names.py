@@ -19,8 +19,8 @@ NATIVE = "native"  # as published
 
 def format_of(name: str) -> Format:
     """The format of a name. Errors: `UnknownName` with the nearest name."""
-    if (wanted := plain(name)) in FORMATS:
-        return FORMATS[wanted]
+    if (short := plain(name)) in FORMATS:
+        return FORMATS[short]
     raise unknown(name)
 
 
@@ -31,16 +31,16 @@ def stored_narrow(name: str) -> bool:
 
 def known_format(name: str) -> str:
     """A format's name, checked. Errors: `UnknownName` with the nearest name."""
-    wanted = plain(name)
-    if wanted not in ("mxfp4_moe", *format_names()):
+    short = plain(name)
+    if short not in ("mxfp4_moe", *format_names()):
         raise unknown(name)
-    return wanted
+    return short
 
 
 def unknown(name: str) -> UnknownName:
     """The error for an unknown format, with the known ones."""
-    known = format_names()
-    return UnknownName("weights", "format of weights", name, known, f"one of {', '.join(known)}")
+    formats = format_names()
+    return UnknownName("weights", "format of weights", name, formats, f"one of {', '.join(formats)}")
 
 
 def format_names() -> list[str]:
@@ -54,10 +54,10 @@ def weights_of(model: Model, name: str) -> Format:
     If the model's makers published a checkpoint in the format, it is that checkpoint's, with its unquantised modules.
     Errors: `UnknownName` with the nearest name; `InputError` for a `quantization_config` that is not understood.
     """
-    wanted = plain(name)
-    if wanted == NATIVE:
+    short = plain(name)
+    if short == NATIVE:
         return _agreed(model, quantised.native(model))
-    if (form := quantised.published(model, wanted) or mixtures.mixture(model, wanted)) is not None:
+    if (form := quantised.published(model, short) or mixtures.mixture(model, short)) is not None:
         return form
     return covering(format_of(name), {entry.kind for entry in model.entries})
 

@@ -112,8 +112,10 @@ class _Config(Schemes):
         if self.method == "gguf":  # only the file has its types
             mend = "give the .gguf file instead"
         if reader is None:
-            known = "one of " + ", ".join(name.replace("-", "_") if name == "fbgemm-fp8" else name for name in READERS)
-            self.faults.append(Fault("quant_method", self.raw.get("quant_method", ABSENT), known, mend))
+            expected = "one of " + ", ".join(
+                name.replace("-", "_") if name == "fbgemm-fp8" else name for name in READERS
+            )
+            self.faults.append(Fault("quant_method", self.raw.get("quant_method", ABSENT), expected, mend))
             return
         for key, value in self.raw.items():
             if isinstance(value, Mapping | list) and value and key not in (*LEFT, *TABLES) and self.method != "mlx":
@@ -202,9 +204,9 @@ class _Config(Schemes):
         conditions = list[Covers]()
         blocks, modules = next((key for key in BLOCKS if self.raw.get(key)), ""), "modules_in_block_to_quantize"
         for key, value in ((key, self.raw[key]) for key in (blocks, modules) if self.raw.get(key) is not None):
-            named = listed(value, key)
-            conditions.append(self.named(named or ()))
-            self.faults += [] if named else [Fault(key, value, "lists of modules' names")]
+            patterns = listed(value, key)
+            conditions.append(self.named(patterns or ()))
+            self.faults += [] if patterns else [Fault(key, value, "lists of modules' names")]
         conditions += [linear] if self.raw.get(modules) is None else []
         return lambda entry, number: all(covers(entry, number) for covers in conditions)
 
@@ -284,7 +286,7 @@ class _Config(Schemes):
         """The format of a ModelOpt algorithm. AWQ's input scales are not counted: the config does not say which of them
         the exporter folds into other layers."""
         two_scales = 64  # bits: of weights and of inputs
-        known = {
+        algorithms = {
             "FP8": replace(FORMATS["fp8"], tensor=two_scales),
             **dict.fromkeys(("NVFP4", "NVFP4_AWQ", "W4A8_NVFP4_FP8"), replace(FORMATS["nvfp4"], tensor=two_scales)),
             "W4A16_NVFP4": FORMATS["nvfp4"],
@@ -296,10 +298,10 @@ class _Config(Schemes):
         }
         if name in ("W4A16_AWQ", "W4A8_AWQ"):
             return self.integers(4, self.number("group_size", (), 128, table))
-        if not isinstance(name, str) or name not in known:
-            expected = "one of " + ", ".join([*known, "W4A16_AWQ", "MIXED_PRECISION with quantized_layers"])
+        if not isinstance(name, str) or name not in algorithms:
+            expected = "one of " + ", ".join([*algorithms, "W4A16_AWQ", "MIXED_PRECISION with quantized_layers"])
             self.faults.append(Fault("quant_algo", name, expected))
-        return known.get(str(name))
+        return algorithms.get(str(name))
 
     def quark(self) -> Iterator[Rule]:
         for name, settings in self.table("layer_quant_config").items():

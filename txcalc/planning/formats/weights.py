@@ -108,8 +108,8 @@ class Format(Struct, frozen=True):
         """The kinds with matrices that are not quantised; norms and biases never are."""
         if self.wide == self.bits:
             return []
-        left = ((e.kind, weight) for e in entries for weight in e.leaf.tensors if not self.stores(weight, e))
-        return list({kind: None for kind, weight in left if len(weight.shape) > 1})
+        unquantised = ((e.kind, weight) for e in entries for weight in e.leaf.tensors if not self.stores(weight, e))
+        return list({kind: None for kind, weight in unquantised if len(weight.shape) > 1})
 
     def left_wide(self, entries: Iterable[Entry]) -> str:
         """A note on weights that are not quantised; "" if all matrices are."""
@@ -336,5 +336,5 @@ def _is_matrix(entry: Entry, weight: Weight) -> bool:
 
 def plain(name: str) -> str:
     """The name of a format in the tables, also for names of methods (AWQ, 4bit) and llama.cpp's dtypes (f16)."""
-    wanted = name.strip().lower()
-    return METHODS.get(wanted) or ALIASES.get(wanted, wanted)
+    short = name.strip().lower()
+    return METHODS.get(short) or ALIASES.get(short, short)

@@ -92,12 +92,12 @@ class Planner:
 
     def ranks(self, layout: Layout) -> Iterator[RankBytes]:
         """One rank of every distinct stage, built on first use."""
-        known = self._ranks.setdefault(layout.replica, [])
+        ranks = self._ranks.setdefault(layout.replica, [])
         for i, stage in enumerate(self.sharding.stages(layout)):
-            if i == len(known):
+            if i == len(ranks):
                 last = stage.first + stage.copies == layout.pp
-                known.append(RankBytes(self.model, stage, self.engine, layout, self._draft_memory(layout, last)))
-            yield known[i]
+                ranks.append(RankBytes(self.model, stage, self.engine, layout, self._draft_memory(layout, last)))
+            yield ranks[i]
 
     def draft_layout(self, layout: Layout) -> tuple[Sharding, Layout]:
         """The draft's layout: the model's own prediction layer is split like its other layers; a draft model over the
@@ -117,15 +117,15 @@ class Planner:
 
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
         """The layouts that the model and the engine allow and whose tensors the weights' format can store."""
-        given, profile = fixed or {}, self.engine.memory.profile if self.engine.memory else None
+        degrees, profile = fixed or {}, self.engine.memory.profile if self.engine.memory else None
         if profile and profile.rules.stages:
-            if split := [axis for axis in ("tp", "ep") if given.get(axis, 1) > 1]:
+            if split := [axis for axis in ("tp", "ep") if degrees.get(axis, 1) > 1]:
                 expected = f"1: {profile.rules.title} splits a model over GPUs by layers"
                 fix = f"--pp N{', or another --engine' if profile.default else ''}"
-                raise InputError("layout", [Fault(f"--{axis}", given[axis], expected, fix) for axis in split])
-            given = {**given, "tp": 1, "ep": 1}
-        whole = profile is not None and profile.rules.attention_dp and "tp" not in given
-        layouts = (layout for layout in self.sharding.layouts(gpus, given) if not self.refusal(layout))
+                raise InputError("layout", [Fault(f"--{axis}", degrees[axis], expected, fix) for axis in split])
+            degrees = {**degrees, "tp": 1, "ep": 1}
+        whole = profile is not None and profile.rules.attention_dp and "tp" not in degrees
+        layouts = (layout for layout in self.sharding.layouts(gpus, degrees) if not self.refusal(layout))
         return (layout for layout in layouts if not whole or layout.tp == 1 or layout.sharing == 1)
 
     def refusal(self, layout: Layout) -> InputError | None:
@@ -382,13 +382,13 @@ def choices(
 
 def _reasons(planner: Planner, gpus: int, fixed: Mapping[str, int]) -> list[Fault | str]:
     """Why there is no layout of `gpus` accelerators."""
-    sharding, given = planner.sharding, gpus_of(fixed)
-    if gpus % given:
-        return [f"tp · pp · dp = {given} does not divide {gpus} GPUs"]
-    if len(fixed.keys() & {"tp", "pp", "dp"}) == 3 and gpus != given:
-        return [f"tp · pp · dp = {given} is not {gpus} GPUs"]
+    sharding, degrees = planner.sharding, gpus_of(fixed)
+    if gpus % degrees:
+        return [f"tp · pp · dp = {degrees} does not divide {gpus} GPUs"]
+    if len(fixed.keys() & {"tp", "pp", "dp"}) == 3 and gpus != degrees:
+        return [f"tp · pp · dp = {degrees} is not {gpus} GPUs"]
     free = next((name for name in ("tp", "dp", "pp") if name not in fixed), None)
-    free_axis = {free: gpus // given} if free else {}
+    free_axis = {free: gpus // degrees} if free else {}
     if faults := sharding.faults(Layout(**{**fixed, **free_axis})):
         return faults
     engine = planner.engine.memory.profile.rules.title if planner.engine.memory else sharding.model.name

@@ -165,8 +165,8 @@ class EngineMemory(Struct, frozen=True, dict=True):
         if graphs and numbers.get("graphs_within"):
             sizes["CUDA graphs"] = graphs
         if "free_share" in numbers:
-            left = max(0, self.accelerator.visible - taken - sum(sizes.values()))
-            sizes["left free"] = ceil(left * (1 - Fraction(str(numbers["free_share"]))))
+            free = max(0, self.accelerator.visible - taken - sum(sizes.values()))
+            sizes["left free"] = ceil(free * (1 - Fraction(str(numbers["free_share"]))))
         return sizes
 
     def _staged(self, layout: Layout) -> bool:
@@ -217,7 +217,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
         most = table["largest"].get(model.description.model_type, table["largest"]["others"])
         most = min(most, 2 * self.most_sequences, self.most_tokens)
         largest = min(self.most_sequences, most) if rule["whole"] else 0
-        pieces, whole = (captured_sizes(each, rule["fine"]) for each in (most if rule["pieces"] else 0, largest))
+        pieces, whole = (captured_sizes(size, rule["fine"]) for size in (most if rule["pieces"] else 0, largest))
         three = self.hopper
         before: Entry | None = None
         products = cores = wide = 0

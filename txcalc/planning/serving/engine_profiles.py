@@ -102,8 +102,8 @@ class EngineProfile(NamedTuple):
     @property
     def kernels(self) -> str:
         """The engine whose kernels' measured curves apply from this version on; "": the common curves."""
-        named = any("kernels" in row for row in data()[self.engine.replace(".", "")])
-        return str(self.numbers.get("kernels", "")) if named else self.engine
+        listed = any("kernels" in row for row in data()[self.engine.replace(".", "")])
+        return str(self.numbers.get("kernels", "")) if listed else self.engine
 
     def of_card(self, key: str, large: bool) -> int:
         """A number that may differ on large cards."""
@@ -144,8 +144,8 @@ class EngineLatency(NamedTuple):
 
 def latency(name: str) -> EngineLatency:
     """The latency constants of an engine; if they are not known, vLLM's."""
-    known = data()["latency"]
-    return EngineLatency(**known.get(name, known["vllm"]))
+    latencies = data()["latency"]
+    return EngineLatency(**latencies.get(name, latencies["vllm"]))
 
 
 def names() -> list[str]:
@@ -159,23 +159,23 @@ def profile(text: str) -> EngineProfile | None:
 
     Errors: `UnknownName` with the nearest; `InputError` for a version before the first.
     """
-    name, at, wanted = text.strip().lower().partition("@")
+    name, at, version = text.strip().lower().partition("@")
     name = {"llamacpp": "llama.cpp", "tensorrt-llm": "trtllm"}.get(name, name)
     if name == "none" and not at:
         return None
     if name not in ENGINES:
         raise UnknownName("--engine", "engine", text, [*ENGINES, "none"], f"one of {', '.join(ENGINES)}, none")
     rows = data()[name.replace(".", "")]
-    known = [row for row in rows if _reached(row["version"], wanted)]
-    if (at and not wanted) or not known:
+    reached = [row for row in rows if _reached(row["version"], version)]
+    if (at and not version) or not reached:
         versions = ", ".join(row["version"] for row in rows)
         raise InputError(
             "--engine", [f"{text!r} names no version that is known: from {rows[0]['version']} ({versions})"]
         )
     numbers: dict[str, Any] = {}
-    for row in known:
+    for row in reached:
         numbers = {key: value for key, value in numbers.items() if key not in row.get("without", ())} | row
-    return EngineProfile(name, numbers["version"], numbers["source"], numbers, wanted)
+    return EngineProfile(name, numbers["version"], numbers["source"], numbers, version)
 
 
 def offloading(text: str) -> str:
@@ -249,11 +249,11 @@ def unsupported(
             return Fault("--weights", form.name, f"a format of an engine that runs {subject}; {title} does not", fix)
         return Fault("--engine", title, f"an engine that runs {subject}", fix)
     title = f"{title} {chosen.user_version}".strip()
-    for each in _stored(form):
-        kind = "gguf" if _own_type(each) else each.partition("-g")[0]  # groups are of any size
+    for stored in _stored(form):
+        kind = "gguf" if _own_type(stored) else stored.partition("-g")[0]  # groups are of any size
         kind = "mlx" if kind.startswith("mlx-") else kind
         if lacking := _lacking(chosen, kind, accelerator, "weights"):
-            name = form.name if form.name.lower() == each else f"{form.name}, with {each}"
+            name = form.name if form.name.lower() == stored else f"{form.name}, with {stored}"
             return Fault("--weights", name, f"a format that {title} has{on} ({lacking})")
     if lacking := _lacking(chosen, plain(kv), accelerator, "kv"):
         return Fault("--kv", kv, f"a format of {title}'s cache{on} ({lacking})")
@@ -274,8 +274,8 @@ def _lacking(chosen: EngineProfile, kind: str, accelerator: Accelerator | None, 
     formats = data()["formats"]
     if kind in formats["elsewhere"]:
         return f"{formats['elsewhere'][kind]}; --engine none counts the model alone"
-    wide, known = formats["wide"], formats[chosen.engine][of]
-    options = [*wide, *(name for name in known if _runs(chosen.engine, name, accelerator, of, chosen.user_version))]
+    wide, supported = formats["wide"], formats[chosen.engine][of]
+    options = [*wide, *(name for name in supported if _runs(chosen.engine, name, accelerator, of, chosen.user_version))]
     choices = ", ".join(options).replace("gguf", "Q4_K_M (any GGUF)")
     return f"no engine has it; {chosen.rules.title} has {choices}"
 
@@ -296,14 +296,14 @@ def _first(name: str, kind: str, accelerator: Accelerator | None, of: str) -> st
     """The first version of an engine that has a format on a card; None: none has. A card that is in no generation
     counts as newer than all of them, unless the table has a version for its vendor."""
     table, ages = data()["formats"][name], data()["generations"]
-    known = {"": ""} if kind in ("", *data()["formats"]["wide"]) else table[of].get(kind, {})
+    by_version = {"": ""} if kind in ("", *data()["formats"]["wide"]) else table[of].get(kind, {})
     vendor = accelerator.vendor if accelerator else ""
     if vendor and (
         vendor not in table["vendors"] or f"{'kv-' * (of == 'kv')}{kind}" in table.get("lacks", {}).get(vendor, ())
     ):
         return None
-    if vendor in known:
-        return str(known[vendor])
+    if vendor in by_version:
+        return str(by_version[vendor])
     order = list(ages)
     age = next(
         (order.index(generation) for generation in order if accelerator and accelerator.name in ages[generation]),
@@ -312,7 +312,7 @@ def _first(name: str, kind: str, accelerator: Accelerator | None, of: str) -> st
     least = table.get("least", order[0])
     versions = [
         version
-        for since, version in known.items()
+        for since, version in by_version.items()
         if since in ("", *ages) and age >= max(order.index(since or least), order.index(least))
     ]
     return min(versions, key=_order, default=None)

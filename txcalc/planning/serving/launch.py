@@ -60,8 +60,8 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
     style = ENGINES[engine]
     layout, config = plan.best.layout, plan.planner.engine
     guess = request.speculation if request else None
-    chosen = _engine_of_plan(plan, engine)
-    comments = [f"# the flags are those of {style.version}, the plan is of {chosen}"] if chosen.user_version else []
+    server = _engine_of_plan(plan, engine)
+    comments = [f"# the flags are those of {style.version}, the plan is of {server}"] if server.user_version else []
     if guess and plan.planner.draft is None:
         comments.append(f"# {guess.tokens} tokens per step are proposed at no cost: n-grams of the text so far")
     if config.adapters:
@@ -75,10 +75,10 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
         comments.append("# SGLang caches more than the sliding windows of the plan: plan with --engine sglang")
     if (longest := _longest(request)) and longest == plan.context:
         comments.append(f"# requests of more than {longest:,} tokens are refused: plan for a range (--prompt 2k±1k)")
-    if (most := plan.planner.model.context) and plan.context > most and chosen.engine != "llama.cpp":
+    if (most := plan.planner.model.context) and plan.context > most and server.engine != "llama.cpp":
         scaled = "unless its config scales positions (YaRN)"
         comments.append(f"# the server refuses more than the model's {most:,} tokens, {scaled}")
-    if chosen.engine == "vllm" and config.weights.name == "mxfp4" and plan.planner.accelerator.kernels == "blackwell":
+    if server.engine == "vllm" and config.weights.name == "mxfp4" and plan.planner.accelerator.kernels == "blackwell":
         comments.append("export VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1  # experts multiply in MXFP8, as planned")
     weights = style.weights(plan)
     comment = [f"# {weights.comment}"] if weights.comment else []
@@ -87,7 +87,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
     if pools:
         raise InputError("--emit", [f"{engine} alone does not disaggregate prefill and decode (--emit dynamo)"])
     start, flags = style.write(plan, weights, guess)
-    if chosen.engine == "llama.cpp":
+    if server.engine == "llama.cpp":
         requests = f"{number_of('request', slots(plan, engine))} at once, {plan.context:,} tokens each"
         comments.append(f"# {requests} (change with --concurrency, --context)")
     if style.one_copy and layout.dp > 1 and layout.sharing == 1:
@@ -111,13 +111,13 @@ def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
     if planned and planned.engine != runs.engine:
         expected = f"{runs.rules.title}, which --emit {engine} starts"
         raise InputError("--emit", [Fault("--engine", planned.rules.title, expected, f"--emit {planned.engine}")])
-    chosen = planned or runs
+    server = planned or runs
     model = plan.planner.model
     served = [name for name in engines_for(model) if name in engines_for(model, "unserved")]
     if runs.engine not in served:
         fix = ", ".join(f"--emit {name}" for name in served) or "there is none"
         raise InputError("--emit", [Fault("--emit", engine, f"a command that serves {model.name} ({model.kind})", fix)])
-    if lacking := unsupported(chosen, model, config.weights, plan.planner.accelerator, config.kv):
+    if lacking := unsupported(server, model, config.weights, plan.planner.accelerator, config.kv):
         raise InputError("--emit", [lacking])
     if not model.fixed_length and (most := model.position_limit) and plan.context > most:
         raise InputError("--emit", [f"{model.name} has positions for {most:,} tokens (--context {most})"])
@@ -125,7 +125,7 @@ def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
         _check_pages(plan, engine)
     if not plan.best.serves:
         raise InputError("--emit", [f"the plan does not fit (its {plan.best.limit}); fit tells which formats do"])
-    return chosen
+    return server
 
 
 def _check_pages(plan: Plan, engine: str) -> None:
@@ -203,8 +203,8 @@ def _dynamo(plan: Plan, weights: CommandWeights, pools: Pools | None, guess: Spe
         layout = choice.layout
         copies = 1 if layout.sharing > 1 else layout.dp  # a worker is all copies that share experts
         worker = layout if copies == 1 else layout.replica
-        each = 1 if role == "prefill" else ceil_div(plan.concurrency, layout.dp)
-        flags: Flags = [("--model", weights.checkpoint), *_vllm_flags(plan, weights, worker, each, guess)]
+        sequences = 1 if role == "prefill" else ceil_div(plan.concurrency, layout.dp)
+        flags: Flags = [("--model", weights.checkpoint), *_vllm_flags(plan, weights, worker, sequences, guess)]
         if role:
             flags += [("--disaggregation-mode", role), ("--kv-transfer-config", shlex.quote(NIXL))]
         purpose = f", for {role}" if role else ""
@@ -296,8 +296,8 @@ def _vllm_flags(
     flags.append(("--max-num-batched-tokens", engine.chunk))
     if engine.block_given:  # by itself vLLM takes 16, or what the kernels of MLA need
         flags.append(("--block-size", engine.block))
-    seen, reserve = plan.planner.accelerator.visible, engine.reserve
-    share = float(1 - reserve.share) if reserve.share else (seen - reserve.of(seen)) * 1000 // seen / 1000
+    visible, reserve = plan.planner.accelerator.visible, engine.reserve
+    share = float(1 - reserve.share) if reserve.share else (visible - reserve.of(visible)) * 1000 // visible / 1000
     flags.append(("--gpu-memory-utilization", f"{share:g}"))
     if plan.planner.model.left_out:
         flags.append(("--language-model-only", None))
@@ -313,7 +313,7 @@ def _vllm_flags(
     if engine.adapters:
         if engine.rank > RANKS[-1]:
             raise InputError("--emit", [f"vLLM has adapters of a rank up to {RANKS[-1]}: --adapter-rank {RANKS[-1]}"])
-        rank = next(each for each in RANKS if each >= engine.rank)
+        rank = next(rank_limit for rank_limit in RANKS if rank_limit >= engine.rank)
         flags += [("--enable-lora", None), ("--max-loras", engine.adapters), ("--max-lora-rank", rank)]
     return flags
 

@@ -51,8 +51,8 @@ def _read(plan: Plan) -> str:
     """The .gguf file that the model was read from, if the plan uses its weights; else ""."""
     model = plan.planner.model
     file = model.checkpoint.stored if model.checkpoint else None
-    known = file and file.form == "gguf" and not file.partial
-    return file.where if file and known and plan.planner.engine.weights_name == NATIVE and not model.changed else ""
+    readable = file and file.form == "gguf" and not file.partial
+    return file.where if file and readable and plan.planner.engine.weights_name == NATIVE and not model.changed else ""
 
 
 def _type(plan: Plan) -> str:
@@ -94,7 +94,7 @@ def modelfile(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | 
         "--adapters": engine.adapters,
         "--n-cpu-moe": engine.offload and engine.offload.experts > engine.offload.layers,
     }
-    if flags := [flag for flag, wanted in lacking.items() if wanted]:
+    if flags := [flag for flag, needed in lacking.items() if needed]:
         raise InputError("--emit", [f"a Modelfile cannot set {', '.join(flags)} (--emit llama.cpp)"])
     start = {"OLLAMA_NUM_PARALLEL": str(number), "OLLAMA_FLASH_ATTENTION": "1"}
     if word := _cache(plan, CACHES_OF_OLLAMA, "Ollama"):

@@ -110,9 +110,9 @@ class OffloadRequest(NamedTuple):
             raise InputError(
                 "--n-cpu-moe", [f"{model.name} has no experts (--gpu-layers N leaves whole layers in RAM)"]
             )
-        left = 0 if self.gpu_layers is None else min(layers, max(layers + 1 - self.gpu_layers, 0))
+        on_host = 0 if self.gpu_layers is None else min(layers, max(layers + 1 - self.gpu_layers, 0))
         experts = layers if self.cpu_moe == -1 else min(layers, self.cpu_moe or 0)
-        return Offload(self.host, left, experts, self.gpu_layers == 0)
+        return Offload(self.host, on_host, experts, self.gpu_layers == 0)
 
 
 def parse_offload(
@@ -124,8 +124,10 @@ def parse_offload(
     """
     faults: list[Fault | str] = []
     if ram is None:
-        given = (("--gpu-layers", gpu_layers), ("--n-cpu-moe", cpu_moe), ("--pcie", pcie))
-        faults += [f"{flag} needs the size of the RAM: --ram 64GB@80GB/s" for flag, value in given if value is not None]
+        options = (("--gpu-layers", gpu_layers), ("--n-cpu-moe", cpu_moe), ("--pcie", pcie))
+        faults += [
+            f"{flag} needs the size of the RAM: --ram 64GB@80GB/s" for flag, value in options if value is not None
+        ]
         if faults:
             raise InputError("--ram", faults)
         return None

@@ -137,8 +137,8 @@ def request(
             value = lengths if not isinstance(lengths, Lengths) else lengths.low if lengths.low < 1 else lengths.high
             faults.append(Fault(name, value, f"a whole number from 1 to the context of {context:,}"))
     if prompts and answers and not faults and prompts.high + answers.high > context:
-        left = context - prompts.high
-        expected = f"at most {left:,}, what a prompt of {prompts.high:,} leaves of the context"
+        room = context - prompts.high
+        expected = f"at most {room:,}, what a prompt of {prompts.high:,} leaves of the context"
         faults.append(Fault("answer", answers.high, expected, f"--context {prompts.high + answers.high}"))
     if rate is not None and not 0 < rate < 1e9:
         faults.append(Fault("rate", rate, "requests per second, a number above 0"))

@@ -37,11 +37,11 @@ class Loop:
     def _tpot(self, decoding: float) -> float:
         """Seconds per output token: a decode step and the prefill that interrupts it."""
         demand = self.demand
-        step, each = demand.step(decoding) / demand.tokens, decoding / (demand.answer - 1)
-        tpot = step + each * demand.prompt
+        step, per_token = demand.step(decoding) / demand.tokens, decoding / (demand.answer - 1)
+        tpot = step + per_token * demand.prompt
         for _ in range(COUPLED if demand.sharing > 1 else 0):
             overlap = self.overlap(decoding / (demand.answer - 1) / tpot, decoding)
-            tpot = step + each * self.stall(overlap)
+            tpot = step + per_token * self.stall(overlap)
         return tpot
 
     def overlap(self, rate: float, decoding: float) -> float:
@@ -87,16 +87,16 @@ class Loop:
         demand = self.demand
         if not demand.gathers or not decoding:
             return demand.interval
-        each = (demand.answer - 1) / decoding / demand.tokens
-        return min(demand.interval, each * sum(1 / i for i in range(1, demand.sharing + 1)))
+        per_token = (demand.answer - 1) / decoding / demand.tokens
+        return min(demand.interval, per_token * sum(1 / i for i in range(1, demand.sharing + 1)))
 
     def poll_step(self, decoding: float) -> float:
         """Seconds of a decode step between two polls, with the prefill that interrupts it."""
         demand = self.demand
         if not decoding or demand.answer == 1:
             return 0.0
-        each = self.other_share * decoding * demand.tokens / (demand.answer - 1)
-        return demand.step(decoding) + each * demand.prompt
+        per_token = self.other_share * decoding * demand.tokens / (demand.answer - 1)
+        return demand.step(decoding) + per_token * demand.prompt
 
     def rate(self, decoding: float) -> float:
         """Requests per second at this mean decode batch (Little's law)."""
@@ -123,19 +123,19 @@ class Loop:
             return steps * even + max(0.0, first - even) * ahead
 
         counts = 1 / (1 - rate * demand.prompt)
-        each = (self.bursts * counts**2 + demand.spread * (counts - 1) ** 2 + 1) / 2
-        stride, logs, ns, top = max(each, mean / GRID), [0.0], [0.0], 0.0
+        variance = (self.bursts * counts**2 + demand.spread * (counts - 1) ** 2 + 1) / 2
+        stride, logs, ns, top = max(variance, mean / GRID), [0.0], [0.0], 0.0
         if stride > most:
             return mean, 1.0
         while ns[-1] + stride <= most and (ns[-1] <= mean or logs[-1] > top - 25):
             ns.append(ns[-1] + stride)
-            n = ns[-1] - (stride - each) / 2
-            logs.append(logs[-1] + stride / each * log(rate * decode_time(n) / n))
+            n = ns[-1] - (stride - variance) / 2
+            logs.append(logs[-1] + stride / variance * log(rate * decode_time(n) / n))
             top = max(top, logs[-1])
-        weights = [exp(log_weight - top) * (stride / each if i else 1.0) for i, log_weight in enumerate(logs)]
+        weights = [exp(log_weight - top) * (stride / variance if i else 1.0) for i, log_weight in enumerate(logs)]
         full = sum(weight for n, weight in zip(ns, weights, strict=True) if rate * self.service(n) >= 0.99)
         if ns[-1] + stride > most:
-            full += weights[-1] * each / stride
+            full += weights[-1] * variance / stride
         decoding = sum(n * weight for n, weight in zip(ns, weights, strict=True))
         return decoding / sum(weights), full / sum(weights)
 
@@ -216,13 +216,13 @@ class Loop:
             least = floor(chunks)
             first = (1 - exp(-arrivals * (0.5 + least))) * (1 + least - chunks)  # others in the last step
             later = (1 - exp(-arrivals * chunks * (ahead + 1))) / 2
-            left = (1 - busy) * step / 2 + ((1 - busy) * first + busy * later) * demand.prompt / chunks
-            return ahead, left, (1 - busy) * (least + 1) + busy * (chunks + 0.5)
+            delay = (1 - busy) * step / 2 + ((1 - busy) * first + busy * later) * demand.prompt / chunks
+            return ahead, delay, (1 - busy) * (least + 1) + busy * (chunks + 0.5)
         whole = step + arrivals * demand.prompt
-        left = (whole + arrivals * demand.prompt**2 * varied / whole) / 2 if whole else 0.0
+        delay = (whole + arrivals * demand.prompt**2 * varied / whole) / 2 if whole else 0.0
         slack = max(CLOSE, 1 - busy) / arrivals / chunks if busy else inf  # of a step, in units of its arrivals
         ahead = _periodic(n, slack, varied) * exp(-DISCRETE * slack * sqrt(arrivals / varied)) if slack < inf else 0.0
-        return ahead, left, 1.0
+        return ahead, delay, 1.0
 
     def wait(self, decoding: float) -> tuple[float, float]:
         """Wait of a closed loop's request until the last step of its prompt ends: seconds without the prompt's own
@@ -232,9 +232,9 @@ class Loop:
         shared, interval = min(1.0, other_share * decoding), self.poll_interval(decoding)
         step, prompt = shared * demand.step(decoding), self.prompt_time_at(decoding)
         arrivals = min(self.clustering(decoding) * self.prompts_per_step(decoding), decoding) * other_share
-        ahead, left, prompt_steps = self.closed_queue(step, arrivals)
+        ahead, delay, prompt_steps = self.closed_queue(step, arrivals)
         first = self.ahead_in_batch(max(1.0, self.clients))
-        seconds = left + ahead * (prompt + demand.chunks * step) + prompt_steps * step
+        seconds = delay + ahead * (prompt + demand.chunks * step) + prompt_steps * step
         seconds += self.polled_ahead(decoding) * prompt
         seconds += shared * (interval - 1) / 2 * self.poll_step(decoding)
         if demand.sharing > 1:  # prefill of the other replicas alone

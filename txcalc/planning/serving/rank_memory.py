@@ -70,8 +70,8 @@ class RankBytes:
         self.ram_weights = [(entry, size) for entry, size in stored if offload and offload.holds(entry)]
         self.adapters_bytes = 0
         if engine.adapters:
-            each = sum(map(engine.adapted, ledger))
-            self.adapters_bytes = engine.adapters * _bytes(each * engine.activation_bits)
+            elements = sum(map(engine.adapted, ledger))
+            self.adapters_bytes = engine.adapters * _bytes(elements * engine.activation_bits)
         self.weights_bytes: int = sum(size for _, size in self.weights) + (draft.weights_bytes if draft else 0)
         self.towers_bytes = towers_bytes(model, engine, layout.tp if layout else 1, stage.first)
         self.weights_bytes += self.adapters_bytes + self.towers_bytes
@@ -168,10 +168,10 @@ class RankBytes:
         """A prefix saves the pages that a sequence without it lacks: nothing of a state or dropped by a window."""
         if context not in self._pages:
             prefix, room = self.engine.shared, self.engine.window_room
-            every, kept = (self._pages_sum(context, tokens) for tokens in room)
-            shared = kept - self._pages_sum(max(1, context - prefix), room[1]) if prefix else 0
+            every, released = (self._pages_sum(context, tokens) for tokens in room)
+            shared = released - self._pages_sum(max(1, context - prefix), room[1]) if prefix else 0
             draft = self.draft._known(context) if self.draft else SequencePages(0, 0, 0)
-            pages = SequencePages(kept + draft.kept, every - kept + draft.prefilling, shared + draft.shared)
+            pages = SequencePages(released + draft.kept, every - released + draft.prefilling, shared + draft.shared)
             self._pages[context] = pages
         return self._pages[context]
 
@@ -180,8 +180,8 @@ class RankBytes:
 
     def fits(self, usable: int, context: int, sequences: int) -> bool:
         """Whether weights, cache and activations fit. Activations come last, as they take time to compute."""
-        left = usable - sum(self.overheads.values()) - self.weights_bytes - self.cache_bytes(context, sequences)
-        return left >= 0 and left >= max(self.activations(context, sequences).values())
+        free = usable - sum(self.overheads.values()) - self.weights_bytes - self.cache_bytes(context, sequences)
+        return free >= 0 and free >= max(self.activations(context, sequences).values())
 
     def activations(self, context: int, sequences: int) -> dict[str, int]:
         """Peak bytes of activations by phase (prefill, decode, logits); the largest counts.

@@ -290,22 +290,22 @@ class RankTime:
         Counts   the mean of the largest of n normal deviations is 0.56·(log2 n)^0.82, within 4 % up to n = 64 (n = 2:
                  0.56 for 0.56, 8: 1.38 for 1.42, 64: 2.43 for 2.34)
         """
-        n, each = self.layout.ep, self.work.experts
-        if n == 1 or not each:
+        n, experts = self.layout.ep, self.work.experts
+        if n == 1 or not experts:
             return 1.0
-        return 1 + 0.56 * float(log2(n) ** 0.82) / sqrt(self.efficiency.spread * each)
+        return 1 + 0.56 * float(log2(n) ** 0.82) / sqrt(self.efficiency.spread * experts)
 
     def _leaf_times(self) -> list[_Leaf]:
         """Every leaf's weights, launches, peak and curve on this accelerator."""
         form, efficiency, ep = self.engine.weights, self.efficiency, self.layout.ep
         element, rate = self.work.element, self.accelerator.bandwidth * efficiency.memory
-        leaves, known = [], {}
+        leaves, times = [], {}
         for leaf in self.work.leaves:
             place = "experts" if leaf.entry.routed and not self.eager else "matmul"
-            if (place, leaf.dtype) not in known:
+            if (place, leaf.dtype) not in times:
                 dtype, kernel, reached = self._multiplied(leaf.dtype)
-                known[place, leaf.dtype] = dtype, kernel, reached, self.kernels.curve(place, kernel)
-            dtype, kernel, reached, curve = known[place, leaf.dtype]
+                times[place, leaf.dtype] = dtype, kernel, reached, self.kernels.curve(place, kernel)
+            dtype, kernel, reached, curve = times[place, leaf.dtype]
             if curve.unpack:
                 curve = self.kernels.curve(place, kernel, form.kernels(leaf.entry, dtype))
             if self.eager and leaf.entry.leaf.matrix:  # servers pad
@@ -345,8 +345,8 @@ class RankTime:
             moved = ask.cache + (ask.moved - ask.cache) * module.unfused + ask.on_chip
         if core := ask.core:
             curve, start, reached = self._attention(core, ask.runs)
-            each = self.engine.memory.score_bytes if self.engine.memory else 0
-            scores = core.scores * each * ask.runs / self.efficiency.memory * curve.memory
+            score_bytes = self.engine.memory.score_bytes if self.engine.memory else 0
+            scores = core.scores * score_bytes * ask.runs / self.efficiency.memory * curve.memory
             flops, starts = core.dense if scores else flops, ask.runs
             scores += ask.cache * curve.apart * core.extra_reads
         elif not flops:

@@ -235,10 +235,10 @@ class RankWork:
         """The collectives of this rank for one sequence."""
         if work not in self._sent:
             self._sent[work] = [
-                SentWork(entry.within, each.kind, each.axis.name, *self._sizes(each), float(entry.runs))
+                SentWork(entry.within, transfer.kind, transfer.axis.name, *self._sizes(transfer), float(entry.runs))
                 for entry in self.stage.ledger(work)
-                for each in (entry.transfers if entry.leaf.role == "collective" else ())
-                if each.sent
+                for transfer in (entry.transfers if entry.leaf.role == "collective" else ())
+                if transfer.sent
             ]
         return self._sent[work]
 

@@ -149,13 +149,13 @@ class SimulatedRun:
     @property
     def output(self) -> float:
         """Answer tokens per second."""
-        return sum(done.answer for done in self.done) / self.seconds if self.seconds else 0.0
+        return sum(request.answer for request in self.done) / self.seconds if self.seconds else 0.0
 
     def within(self, ttft: float | None, tpot: float | None) -> float:
         """Share of the requests within both limits (goodput)."""
         good = sum(
-            (ttft is None or done.ttft <= ttft) and (tpot is None or done.tpot is None or done.tpot <= tpot)
-            for done in self.done
+            (ttft is None or request.ttft <= ttft) and (tpot is None or request.tpot is None or request.tpot <= tpot)
+            for request in self.done
         )
         return good / len(self.done) if self.done else 0.0
 
@@ -332,16 +332,16 @@ class _Simulation:
         """Steps without prefill, until a sequence ends, a request arrives, or pages run out."""
         self._make_room()
         decoding, tokens = len(self.decoding), self.server.tokens
-        each = self.server.step(decoding)
+        step_s = self.server.step(decoding)
         steps = self.decoding[0][0] - self.counter
         if (due := self._due()) is not None:
-            until = max(0, ceil((due - self.now) / each))
+            until = max(0, ceil((due - self.now) / step_s))
             steps = min(steps, until + (self.polled - self.counter - until) % self.server.interval)
         if decoding > 1:
             free = self.capacity - self.cached_tokens - decoding * self.server.block / 2
             steps = min(steps, floor(free / decoding / tokens))
         steps = max(1, steps)
-        self._pass(steps * each)
+        self._pass(steps * step_s)
         self._stepped(steps)
 
     def _stepped(self, steps: int) -> None:
@@ -357,9 +357,9 @@ class _Simulation:
         self.cached_tokens -= request.base + (step - request.since) * self.server.tokens
         assert request.first is not None
         last = self.now + request.late
-        done = Done(job.at, request.first, last, job.answer)
-        self.result.done.append(done)
-        self.result.stopped |= self.misses is not None and self.misses.missed(done)
+        finished = Done(job.at, request.first, last, job.answer)
+        self.result.done.append(finished)
+        self.result.stopped |= self.misses is not None and self.misses.missed(finished)
         if self.closed:
             heappush(self.asking, last)
 
@@ -394,15 +394,15 @@ class Simulated(NamedTuple):
 
     @property
     def ttft(self) -> LatencyStats | None:
-        return spread([done.ttft for done in self.run.done])
+        return spread([request.ttft for request in self.run.done])
 
     @property
     def tpot(self) -> LatencyStats | None:
-        return spread([done.tpot for done in self.run.done if done.tpot is not None])
+        return spread([request.tpot for request in self.run.done if request.tpot is not None])
 
     @property
     def e2e(self) -> LatencyStats | None:
-        return spread([done.e2e for done in self.run.done])
+        return spread([request.e2e for request in self.run.done])
 
     def means(self, steady: Steady) -> Steady:
         """A steady state with the simulated mean latencies."""
@@ -414,8 +414,10 @@ class Simulated(NamedTuple):
         """A steady state with the latencies that the limits bound: simulated means, and percentiles in their place."""
         state = self.means(steady)
         if limits.ttft_percentile is not None:
-            state = state._replace(ttft=percentile(sorted(done.ttft for done in self.run.done), limits.ttft_percentile))
-        tpots = sorted(done.tpot for done in self.run.done if done.tpot is not None)
+            state = state._replace(
+                ttft=percentile(sorted(request.ttft for request in self.run.done), limits.ttft_percentile)
+            )
+        tpots = sorted(request.tpot for request in self.run.done if request.tpot is not None)
         if limits.tpot_percentile is not None and tpots:
             state = state._replace(tpot=percentile(tpots, limits.tpot_percentile))
         return state

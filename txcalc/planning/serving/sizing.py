@@ -207,14 +207,14 @@ class _Sizing:
 
     def _replicas(self, replica: Layout, most: int, users: int) -> int | None:
         """The fewest replicas that serve the load within the limits; None: more than `most`, or none."""
-        given = self.fixed.get("dp")
+        replicas = self.fixed.get("dp")
         hold = ceil_div(self.concurrency, self.planner.max_concurrency(replica, self.context))
         if replica.ep > 1 and "ep" not in self.fixed:  # replicas of their own experts are not planned
             most = min(most, 1)
         if self.bounded and self.request.rate is None:
             most = min(most, max(hold, ceil_div(self.concurrency, users)))
-        if given is not None:
-            hold, most = max(hold, given), min(most, given)
+        if replicas is not None:
+            hold, most = max(hold, replicas), min(most, replicas)
         if hold > most:
             return None
         if users > 1 and self.limits and not self._meets_limits_at_light_load(replica, hold, users):
@@ -275,8 +275,8 @@ class _Sizing:
         """Whether every replica has as many users, if memory allows."""
         if not self.bounded or self.request.rate is not None:
             return True
-        each = self.planner.max_concurrency(layout, self.context) // layout.dp
-        return layout.dp <= ceil_div(self.concurrency, max(1, min(users, each)))
+        per_replica = self.planner.max_concurrency(layout, self.context) // layout.dp
+        return layout.dp <= ceil_div(self.concurrency, max(1, min(users, per_replica)))
 
     def ranked(self, number: int) -> list[LayoutCapacity] | None:
         """The layouts of a number of accelerators, best first; None: there are none."""

@@ -268,8 +268,8 @@ def simulation(
     from txcalc.planning.serving.simulation import simulated
 
     key = layout, sequences if rate is None else 0, rate
-    if known := timer.simulations.get(key):
-        return known  # type: ignore[no-any-return]
+    if cached := timer.simulations.get(key):
+        return cached  # type: ignore[no-any-return]
     run = simulated(timer, layout, sequences, rate, limits)
     if not run.run.stopped:
         timer.simulations[key] = run
@@ -381,6 +381,6 @@ def notes_of_plan(plan: Plan, timer: Timer, chosen: OperatingPoint) -> Iterator[
 
 def sizes(most: int, copies: int, also: int = 0) -> list[int]:
     """Batches to evaluate: 1, 2, 4 … sequences per replica up to what fits and 65,536, and `also`."""
-    each = min(most // copies, MOST_BATCH)
-    doubled = [1 << i for i in range(each.bit_length())]
-    return [n * copies for n in sorted({*doubled, each, also}) if n]
+    per_copy = min(most // copies, MOST_BATCH)
+    doubled = [1 << i for i in range(per_copy.bit_length())]
+    return [n * copies for n in sorted({*doubled, per_copy, also}) if n]

@@ -108,9 +108,9 @@ def disaggregated(
     new request, and the request's own. Rates and decode batch are of all replicas.
     """
     prefills, decoders = copies
-    each = None if clients is None else clients / prefills
-    line, answers = Loop(prefill._replace(answer=1), each), decode.answer - 1
-    start = max(0.0, each - 1) / 2 * prefill.prompt / ROUNDS if each is not None else 0.0
+    clients_per_prefill = None if clients is None else clients / prefills
+    line, answers = Loop(prefill._replace(answer=1), clients_per_prefill), decode.answer - 1
+    start = max(0.0, clients_per_prefill - 1) / 2 * prefill.prompt / ROUNDS if clients_per_prefill is not None else 0.0
 
     def served(decoding: float) -> float:
         return decoders * decoding / answers / (decode.step(decoding) / decode.tokens)
@@ -120,8 +120,8 @@ def disaggregated(
         if first is None:
             return None
         first_token = (1.5 + decode.polls) * decode.step(decoding)
-        ttft, each = first.ttft + start + transfer + first_token, decoders * decoding / answers / x
-        return Steady(ttft, each, ttft + answers * each, x, first.utilisation, decoders * decoding)
+        ttft, tpot = first.ttft + start + transfer + first_token, decoders * decoding / answers / x
+        return Steady(ttft, tpot, ttft + answers * tpot, x, first.utilisation, decoders * decoding)
 
     if clients is None:
         busy, largest = rate * prefill.prompt / prefills, served(most / decoders) if most < inf else inf

@@ -369,14 +369,14 @@ def last_within(reserved: Callable[[int], int], limit: int, capacity: int) -> in
     before = (1, reserved(1))
     if before[1] > capacity:
         return 0
-    guess, tried = 2, 0
+    guess, attempts = 2, 0
     while high - low > 1:
-        if tried > INTERPOLATIONS:
+        if attempts > INTERPOLATIONS:
             guess = (low + high) // 2
         number = min(max(guess, low + 1), high - 1)
         latest = (number, reserved(number))
         low, high = (number, high) if latest[1] <= capacity else (low, number)
         grown = latest[1] - before[1]
         guess = before[0] + (capacity - before[1]) * (number - before[0]) // grown if grown else high
-        before, tried = latest, tried + 1
+        before, attempts = latest, attempts + 1
     return low

@@ -315,12 +315,12 @@ def parse_options(text: str) -> dict[str, Any]:
 
     Errors: `InputError` with every fault at once.
     """
-    known, faults = (*TEXTS, *NUMBERS, *FLAGS, "stages"), list[Fault | str]()
+    keys, faults = (*TEXTS, *NUMBERS, *FLAGS, "stages"), list[Fault | str]()
     options: dict[str, object] = {}
     for pair in filter(None, re.split(r",(?!\s*\d)", text)):  # numbers of layers have commas too
         name, _, value = (piece.strip() for piece in pair.partition("="))
-        if name not in known:
-            mend = meant(nearest(name, known)[:1], f"one of {', '.join(known)}")
+        if name not in keys:
+            mend = meant(nearest(name, keys)[:1], f"one of {', '.join(keys)}")
             faults.append(f"{name!r} is not an option of a recipe ({mend})")
         elif name in options:
             faults.append(f"{name} is given twice")

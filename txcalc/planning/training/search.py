@@ -127,15 +127,15 @@ class Search:
         estimates = self.estimated = self.estimated or list(self.estimates(tell))
         capacity = allocatable(self.machine.accelerator) * RESERVED[1] / RESERVED[0]
         likely = [estimate for estimate in estimates if estimate.fits(capacity * SLACK)]
-        for done, estimate in enumerate(likely):
+        for count, estimate in enumerate(likely):
             if tell and estimate.seconds:
-                tell("searching layouts", ESTIMATES_SHARE + (1 - ESTIMATES_SHARE) * done / len(likely))
+                tell("searching layouts", ESTIMATES_SHARE + (1 - ESTIMATES_SHARE) * count / len(likely))
         likely.sort(key=lambda estimate: estimate.seconds)
-        tried = _Tried()
-        fitting_layouts = self._fitting(likely[:MAX_COMPUTED], tried, enough)
+        attempts = _Tried()
+        fitting_layouts = self._fitting(likely[:MAX_COMPUTED], attempts, enough)
         if not fitting_layouts:
             smallest = self._smallest(estimates, hopeless=self.gpus < self.min_gpus)
-            fitting_layouts = self._fitting(smallest, tried, enough)
+            fitting_layouts = self._fitting(smallest, attempts, enough)
         if fitting_layouts:
             fitting = sum(estimate.fits(capacity) for estimate in estimates)
             fitting_layouts.sort(key=lambda layout: layout.step.seconds)
@@ -143,13 +143,13 @@ class Search:
         refusal = (
             f"none of {self.considered:,} layouts was found to fit {self.gpus:,} × {self.machine.accelerator.title}"
         )
-        if not tried.smallest:
+        if not attempts.smallest:
             recipes = (recipe for layout in self.layouts() for recipe in self.recipes(*layout))
             memory_within(self.model, next(recipes), None)  # raises its faults
             raise Refuted(f"{self.model.name}: {refusal}")
-        smallest_layout = self._timed(*tried.smallest[2:])
+        smallest_layout = self._timed(*attempts.smallest[2:])
         takes, mends = iec(smallest_layout.plan.fullest.reserved, 3), self._mends(given)
-        refusal += f": the smallest of {tried.number} that were computed takes {takes}"
+        refusal += f": the smallest of {attempts.number} that were computed takes {takes}"
         refusal += f" ({mends})" if mends else ""
         if given:
             refusal += f'; --gpu without ":{self.gpus}" finds the fewest GPUs on which one fits'
@@ -210,9 +210,9 @@ class Search:
     def estimates(self, tell: Callable[[str, float], None] | None = None) -> Iterator[Estimate]:
         """An estimate of every recipe. Errors: `InputError` if the options allow no layout."""
         layouts = list(self.layouts())
-        for done, (layout, framework) in enumerate(layouts):
+        for count, (layout, framework) in enumerate(layouts):
             if tell:
-                tell("searching layouts", ESTIMATES_SHARE * done / len(layouts))
+                tell("searching layouts", ESTIMATES_SHARE * count / len(layouts))
             for recipe in self.recipes(layout, framework):
                 self.considered += 1
                 if estimate := self.tables.estimate(recipe):

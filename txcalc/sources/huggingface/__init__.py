@@ -240,9 +240,11 @@ def _foreign(data: Table, name: str) -> bool:
     never wrote, or special tokens that code older than transformers added to the embedding."""
     if data.get("n_special") or {"auto_map", "rotary_emb_fraction"} & data.keys():
         return True
-    known = FINGERPRINTS[name].union(_OLD_KEYS, *(row.get("ignore", "").split() for row in IGNORED_KEYS.get(name, ())))
+    expected = FINGERPRINTS[name].union(
+        _OLD_KEYS, *(row.get("ignore", "").split() for row in IGNORED_KEYS.get(name, ()))
+    )
     keys = (key for key, value in data.items() if value not in ([], {}) and not is_neutral(key, value))
-    return any(key not in known and metadata.unnamed(name, key) for key in keys)
+    return any(key not in expected and metadata.unnamed(name, key) for key in keys)
 
 
 def type_of(data: Table, where: str) -> tuple[str, list[str]]:
@@ -258,8 +260,8 @@ def type_of(data: Table, where: str) -> tuple[str, list[str]]:
     if model_type is None and "medusa_num_heads" in data:
         return "medusa", []
     if isinstance(model_type, str):
-        known = model_type in READERS or model_type in WRAPPERS or model_type in REFUSED
-        if known or metadata.knows(model_type) or (model_type and "auto_map" in data):
+        readable = model_type in READERS or model_type in WRAPPERS or model_type in REFUSED
+        if readable or metadata.knows(model_type) or (model_type and "auto_map" in data):
             return model_type, []
     types = [kind for kind in metadata.types_of(RENAMED.get(cls, cls)) if kind in READERS or kind in WRAPPERS]
     if model_type is None:
@@ -294,18 +296,18 @@ def check_class(c: Config) -> None:
     spelled = {bare(name) for name in metadata.classes(c.model_type)}  # KimiK25 in its repository, Kimi_K25 here
     if not {c.model_type, WRAPPERS.get(c.model_type)} & set(types) and bare(cls) not in spelled:
         owner = f"that is a class of {types[0]}" if types else "that is a class of other code"
-        wanted = ", ".join([name for name in metadata.classes(c.model_type) if _reads(c, name)][:3])
-        c.fault("architectures[0]", cls, f"a class of {c.model_type} such as {wanted}", f"{owner}; --ignore "
+        expected = ", ".join([name for name in metadata.classes(c.model_type) if _reads(c, name)][:3])
+        c.fault("architectures[0]", cls, f"a class of {c.model_type} such as {expected}", f"{owner}; --ignore "
                 f"architectures reads transformers' {c.model_type}")  # fmt: skip
 
 
 def _reads(c: Config, cls: str) -> bool:
     """Whether this type's reader accepts the class."""
     try:
-        _read(tried := Config({**c.data, "architectures": [cls]}, c.model_type, second_reading=True), "")
+        _read(config := Config({**c.data, "architectures": [cls]}, c.model_type, second_reading=True), "")
     except InputError:
         return False
-    return "architectures[0]" not in tried.faulty
+    return "architectures[0]" not in config.faulty
 
 
 def reader_of(where: str, c: Config) -> Any:
@@ -325,9 +327,9 @@ def reader_of(where: str, c: Config) -> Any:
                     f"file can describe its layers; docs/reference/describing.md){_readable_part(c)}"
                 ],
             )
-        known = sorted({*READERS, *WRAPPERS})
+        types = sorted({*READERS, *WRAPPERS})
         way = _readable_part(c) or way_out(c)
-        raise UnknownName(where, "reader for model_type", c.model_type, known, "see the README's list", way)
+        raise UnknownName(where, "reader for model_type", c.model_type, types, "see the README's list", way)
     return reader(c.model_type)
 
 
@@ -409,5 +411,5 @@ def _storage(c: Config, text: Config) -> Raw:
 
 def families() -> dict[str, str]:
     """Every model type, with "exact" or the reason why it is refused."""
-    known = {model_type: "exact" for model_type in (*READERS, *WRAPPERS)}
-    return dict(sorted((known | {model_type: f"refused: {why}" for model_type, why in REFUSED.items()}).items()))
+    support = {model_type: "exact" for model_type in (*READERS, *WRAPPERS)}
+    return dict(sorted((support | {model_type: f"refused: {why}" for model_type, why in REFUSED.items()}).items()))

@@ -152,8 +152,8 @@ class Config(HeadReader):
         return {"form": "rms", "eps": self.real(*names or ("rms_norm_eps",), default=eps), **keys}
 
     def layer_norm(self, *names: str, eps: float = 1e-5, bias: bool = True, **keys: object) -> Raw:
-        known = ("layer_norm_epsilon", "layer_norm_eps", "norm_eps")
-        return {"form": "layer", "eps": self.real(*names or known, default=eps), "bias": bias, **keys}
+        epsilons = ("layer_norm_epsilon", "layer_norm_eps", "norm_eps")
+        return {"form": "layer", "eps": self.real(*names or epsilons, default=eps), "bias": bias, **keys}
 
     def decoder(
         self,
@@ -199,8 +199,8 @@ class Config(HeadReader):
 
     def layer_types(self, n_layers: int, default: Sequence[str], allowed: Sequence[str] = (LOCAL, GLOBAL)) -> list[str]:
         """`layer_types`, one per layer."""
-        given = self.items("layer_types", of=any_of(*allowed), length=n_layers, default=None)
-        return list(default) if given is None else given
+        types = self.items("layer_types", of=any_of(*allowed), length=n_layers, default=None)
+        return list(default) if types is None else types
 
     def windows(
         self, raw: Raw, window: int | None, types: Sequence[str], tables: Mapping[str, Raw] | None = None

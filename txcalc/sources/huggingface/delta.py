@@ -307,10 +307,10 @@ def lfm3(c: Config) -> Raw:
     window = c.size("sliding_window", default=256, null=None)
     c.check_window(window, LOCAL in kinds)
     parts: Raw = {"parts": ["attention", "feed_forward"]}
-    given = c.data.get("rope_parameters") is not None
+    rotary = c.data.get("rope_parameters") is not None
     tables: dict[str, Raw] = {
         CONV: {"parts": ["short_convolution", "feed_forward"]},
-        GLOBAL: parts | {"positions": c.rotary(attention["d_head"], 1e6, 1.0 if given else 0.5, GLOBAL)},
+        GLOBAL: parts | {"positions": c.rotary(attention["d_head"], 1e6, 1.0 if rotary else 0.5, GLOBAL)},
         LOCAL: parts | {"positions": c.rotary(attention["d_head"], 1e4, 1.0, LOCAL), "attention": {"window": window}},
     }
     names = [{CONV: "convolution", GLOBAL: "global", LOCAL: "local"}[kind] for kind in kinds]

@@ -135,19 +135,19 @@ def gpt_neo(c: Config) -> Raw:
 def _neo_layers(c: Config, n: int) -> list[str]:
     """The layer types in GPT-Neo's `attention_types`, [[["global", "local"], 12]]."""
     names = {"global": GLOBAL, "local": LOCAL}
-    given = c.data.get("attention_types")
+    attention_types = c.data.get("attention_types")
     c.ignore("attention_types", "attention_layers")
     expected = f'pairs such as [["global", "local"], 12] that make {n:,} layers'
     types: list[str] = []
     try:
-        for kinds, times in [[["global", "local"], 12]] if given is None else given:
+        for kinds, times in [[["global", "local"], 12]] if attention_types is None else attention_types:
             if type(times) is not int or not 0 <= times <= n or not isinstance(kinds, list) or len(kinds) > n:
                 raise ValueError
             types += [names[kind] for kind in kinds] * times
     except (TypeError, ValueError, KeyError):
         types = []
     if len(types) != n:
-        c.fault("attention_types", ABSENT if given is None else given, expected)
+        c.fault("attention_types", ABSENT if attention_types is None else attention_types, expected)
         return [GLOBAL] * n
     layers = c.data.get("attention_layers", [LAYER_NAMES[kind] for kind in types])
     if layers != [LAYER_NAMES[kind] for kind in types]:

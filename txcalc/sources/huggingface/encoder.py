@@ -404,13 +404,13 @@ def _disentangled(c: Config) -> Raw:
 def _terms(c: Config) -> list[str]:
     """`pos_att_type`: a list, or its items separated by "|"."""
     c.ignore("pos_att_type")
-    given = c.data.get("pos_att_type")
-    terms = [term.strip() for term in given.lower().split("|")] if isinstance(given, str) else given or []
-    known = ["c2p", "p2c"]
-    if not isinstance(terms, list) or any(term not in known for term in terms) or len(set(terms)) < len(terms):
-        c.fault("pos_att_type", given, "a list of 'c2p' and 'p2c', each at most once")
+    value = c.data.get("pos_att_type")
+    terms = [term.strip() for term in value.lower().split("|")] if isinstance(value, str) else value or []
+    supported = ["c2p", "p2c"]
+    if not isinstance(terms, list) or any(term not in supported for term in terms) or len(set(terms)) < len(terms):
+        c.fault("pos_att_type", value, "a list of 'c2p' and 'p2c', each at most once")
         return ["c2p"]
-    return [term for term in known if term in terms]
+    return [term for term in supported if term in terms]
 
 
 def _positive(c: Config, key: str) -> Any:

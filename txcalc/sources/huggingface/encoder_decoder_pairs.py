@@ -170,5 +170,5 @@ def _merged(c: Config, raw: Raw) -> Raw:
     tables = {
         name: {"parts": ["pieces", "feed_forward"], "pieces": {"leaves": spans[name]}} | norm for name in set(kinds)
     }
-    rest = without(raw, "attention", "layer", "pattern", "positions")
-    return layered(rest | {"positions": {"form": "none"}}, (kinds, tables))
+    shared = without(raw, "attention", "layer", "pattern", "positions")
+    return layered(shared | {"positions": {"form": "none"}}, (kinds, tables))

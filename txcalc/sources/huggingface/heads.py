@@ -89,15 +89,15 @@ class HeadReader(Keys):
     def labels(self, default: int = 2) -> int:
         """The number of a classifier's classes; `default` if the config does not give it."""
         self.ignore("id2label", "label2id", "num_labels")
-        given, number = self.data.get("id2label"), self.data.get("num_labels")
-        if given is None:
+        labels, number = self.data.get("id2label"), self.data.get("num_labels")
+        if labels is None:
             return int(self.size("num_labels", default=default))
-        if not isinstance(given, Mapping) or not given:
-            self.fault("id2label", given, "an object with a name for each class")
+        if not isinstance(labels, Mapping) or not labels:
+            self.fault("id2label", labels, "an object with a name for each class")
             return 1
-        if number is not None and number != len(given):
-            self.fault("num_labels", number, f"{len(given)}, the length of id2label")
-        return len(given)
+        if number is not None and number != len(labels):
+            self.fault("num_labels", number, f"{len(labels)}, the length of id2label")
+        return len(labels)
 
     def classifier(self, task: str, default: int = 2, **keys: object) -> Raw:
         """A matrix from hidden states to classes: at every position for tokens and answer spans, else at one."""

@@ -42,9 +42,9 @@ def falcon_h1(c: Config) -> Raw:
         c.fault("projectors_bias", out_bias, f"mamba_proj_bias = {bias}", "both projections must agree")
     raw["mamba2"]["norm"] = c.flag("mamba_rms_norm", default=False)
     for key, length in (("mlp_multipliers", 2), ("ssm_multipliers", 5)):
-        given = c.items(key, of=real, length=None, default=None)
-        if given is not None and len(given) != length:
-            c.fault(key, given, f"a list of {length} numbers")
+        multipliers = c.items(key, of=real, length=None, default=None)
+        if multipliers is not None and len(multipliers) != length:
+            c.fault(key, multipliers, f"a list of {length} numbers")
     raw["norm"]["parallel"] = ["mamba2", "attention"]
     embedding = c.real("embedding_multiplier", default=1.0)
     raw |= {"embedding": {"scale": embedding}} if embedding != 1 else {}
@@ -184,8 +184,8 @@ OLDER = {"mamba": LINEAR, "mamba2": LINEAR, "attention": HYBRID}  # names in old
 
 def _kinds(c: Config, n: int, default: list[str]) -> list[str]:
     """The type of each layer: with a shared block (HYBRID) or only its mixer (LINEAR)."""
-    given = c.items("layers_block_type", "layer_types", of=any_of(HYBRID, LINEAR, *OLDER), length=n, default=None)
-    kinds = default if given is None else [OLDER.get(kind, kind) for kind in given]
+    types = c.items("layers_block_type", "layer_types", of=any_of(HYBRID, LINEAR, *OLDER), length=n, default=None)
+    kinds = default if types is None else [OLDER.get(kind, kind) for kind in types]
     if len(kinds) != n:
         c.fault("num_hidden_layers", n, f"{len(kinds)}, the length of the class's default pattern, or layer types")
         return [LINEAR] * n

@@ -287,11 +287,11 @@ class Keys:
     def _harmless(self, key: str, value: object) -> bool:
         """Whether a key that transformers' code of this type never names adds no size: its value cannot be a size, is a
         number of training, or repeats a key that was read."""
-        known = knows(self.model_type)
-        if known and not unnamed(self.model_type, key):
+        is_named = knows(self.model_type)
+        if is_named and not unnamed(self.model_type, key):
             return False
         training = type(value) is int and key in TRAINING_NUMBERS
-        return (type(value) is int and self._repeats(key, value)) or (known and (training or _no_size(value)))
+        return (type(value) is int and self._repeats(key, value)) or (is_named and (training or _no_size(value)))
 
     def _repeats(self, key: str, value: int) -> bool:
         """Whether a key that was read has this value and a word of this name; all words, for a type that the tables do
@@ -317,20 +317,20 @@ class Keys:
         assumed: bool = True,
     ) -> Any:
         self.keys_read.update(names)
-        given = {name: self.data[name] for name in names if name in self.data}
-        values = {name: value for name, value in given.items() if value is not None}
+        present = {name: self.data[name] for name in names if name in self.data}
+        values = {name: value for name, value in present.items() if value is not None}
         if not values:
-            absent = not given
+            absent = not present
             value = default if absent else null if null is not REQUIRED else default if default is None else REQUIRED
             if value is REQUIRED and absent and self.partial:
-                known = (size_of(self.model_type, name) for name in names)
-                value = next((size for size in known if size is not None), REQUIRED)
+                sizes = (size_of(self.model_type, name) for name in names)
+                value = next((size for size in sizes if size is not None), REQUIRED)
             if value is REQUIRED:
-                self.fault(next(iter(given), names[0]), ABSENT if absent else None, _expected(check))
+                self.fault(next(iter(present), names[0]), ABSENT if absent else None, _expected(check))
                 return _second_stand_in(stand_in, check) if self.second_reading else stand_in
             self._take(names, value)
             if assumed and value is not None:
-                self.assume(next(iter(given), names[0]), value)
+                self.assume(next(iter(present), names[0]), value)
             return value
         first, value = next(iter(values.items()))
         for alias, duplicate in values.items():
@@ -359,14 +359,14 @@ RENAMED = {
 
 def _renamed(value: list[Any], of: Callable[[Any], Any]) -> list[object]:
     """Layer types by their present names, except where the class uses the older name."""
-    known = []
+    names = []
     for item in value:
         try:
             of(item)
         except Wrong:
             item = RENAMED.get(item, item) if isinstance(item, str) else item
-        known.append(item)
-    return known
+        names.append(item)
+    return names
 
 
 def _second_stand_in(stand_in: object, check: Callable[[Any], Any]) -> object:

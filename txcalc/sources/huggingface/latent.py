@@ -228,11 +228,11 @@ def _local_latent(c: Config, latent: Raw, indexes: list[int]) -> Raw:
         c.multiple("swa_qk_rope_head_dim", local["d_rope"], 2)
     else:
         tables = per_layer if isinstance(per_layer, Mapping) else {}
-        given = [item for item in tables.values() if isinstance(item, Mapping) and item == next(iter(tables.values()))]
+        widths = [item for item in tables.values() if isinstance(item, Mapping) and item == next(iter(tables.values()))]
         complete = sorted(str(key).lstrip("0") or "0" for key in tables) == sorted(map(str, indexes))
-        if not complete or len(given) < len(tables):
+        if not complete or len(widths) < len(tables):
             c.fault("per_layer_config", per_layer, "the same table for every layer with a window, and for no other")
-        inner = Config(given[0] if given else {}, c.model_type, "per_layer_config.", c)
+        inner = Config(widths[0] if widths else {}, c.model_type, "per_layer_config.", c)
         local = {name: inner.size(key, default=latent.get(name)) for key, (_, name) in _LOCAL_SIZES.items()}
         inner.require_value(local["n_heads"], "num_key_value_heads", why="the latent is expanded for all heads")
         local["d_rope"] = inner.size("qk_rope_head_dim", default=latent["d_rope"])

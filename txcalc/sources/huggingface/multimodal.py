@@ -111,21 +111,21 @@ _OLDER = frozenset(TIES["older"].split())
 def _tie(c: Config, text: Mapping[str, object]) -> dict[str, object]:
     """`tie_word_embeddings` as the text's config must have it, {} if its own value counts."""
     key = "tie_word_embeddings"
-    given = c.flag(key, default=None if _by_text(c) else _ABSENT.get(c.model_type))
+    tied = c.flag(key, default=None if _by_text(c) else _ABSENT.get(c.model_type))
     if c.model_type in _SHARING and text.get(key) is False:
         return {}
     if c.model_type in _NEVER:
-        if True in (given, text.get(key)):
+        if True in (tied, text.get(key)):
             c.note(f"{key} has no effect: transformers' {c.model_type} never ties its head")
         return {key: False}
-    if given is None or c.model_type in _TEXT or (c.model_type in _EITHER and not given):
+    if tied is None or c.model_type in _TEXT or (c.model_type in _EITHER and not tied):
         return {}
-    if text.get(key, given) != given:
+    if text.get(key, tied) != tied:
         absent = "" if key in c else f", its default: set {key} outside text_config if the weights differ"
         c.note(
-            f"text_config.{key} has no effect: transformers' {c.model_type} reads {key} = {str(given).lower()}{absent}"
+            f"text_config.{key} has no effect: transformers' {c.model_type} reads {key} = {str(tied).lower()}{absent}"
         )
-    return {key: given}
+    return {key: tied}
 
 
 def _by_text(c: Config) -> bool:

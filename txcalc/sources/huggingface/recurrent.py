@@ -30,9 +30,9 @@ def mamba(c: Config) -> Raw:
     """Mamba; Falcon-Mamba's norms on Δ, B and C have no weights."""
     raw = _recurrent(c)
     inner = expanded(c, raw, "expand")
-    given = c.size("intermediate_size", default=None)
-    if given is not None and given != inner:
-        c.fault("intermediate_size", given, f"expand × hidden_size = {inner:,}", "transformers computes it")
+    width = c.size("intermediate_size", default=None)
+    if width is not None and width != inner:
+        c.fault("intermediate_size", width, f"expand × hidden_size = {inner:,}", "transformers computes it")
     mixer = mamba_mixer(c, inner, step_rank(c, raw, "time_step_rank"), "state_size conv_kernel use_bias use_conv_bias")
     return raw | {"mamba": mixer, "norm": c.rms("layer_norm_epsilon", eps=1e-5), "head": c.lm_head(tied=True)}
 
@@ -107,8 +107,8 @@ def jamba(c: Config) -> Raw:
     period, offset = _place_in_period(c, "attn_layer", 8, 4)
     if c.data.get("layers_block_type") is not None:
         kinds = {"attention": "attention", "mamba": "mamba", "full_attention": "attention", "linear_attention": "mamba"}
-        given = c.items("layers_block_type", of=any_of(*kinds), length=n, default=["mamba"] * n)
-        mixers = [kinds[kind] for kind in given]
+        types = c.items("layers_block_type", of=any_of(*kinds), length=n, default=["mamba"] * n)
+        mixers = [kinds[kind] for kind in types]
     else:
         mixers = ["attention" if i % period == offset else "mamba" for i in range(n)]
     names = [f"{mixer}-experts" if has else mixer for mixer, has in zip(mixers, sparse, strict=True)]
@@ -144,7 +144,7 @@ def granitemoehybrid(c: Config) -> Raw:
     raw = c.stack()
     n = raw["n_layers"]
     kinds = {"mamba": "mamba2", "attention": "attention", "linear_attention": "mamba2", "full_attention": "attention"}
-    given = c.items("layer_types", "layers_block_type", of=any_of(*kinds), length=n, default=["mamba"] * n)
+    types = c.items("layer_types", "layers_block_type", of=any_of(*kinds), length=n, default=["mamba"] * n)
     attention = c.heads(raw, attention_bias=False)
     number = c.count("num_local_experts", default=8)
     shared = c.size("shared_intermediate_size", default=1024)
@@ -164,7 +164,7 @@ def granitemoehybrid(c: Config) -> Raw:
     else:
         c.ignore("num_experts_per_tok", "intermediate_size")
         raw["feed_forward"] = {"d_ff": shared, "gated": True, "activation": c.activation("hidden_act", default="silu")}
-    return by_mixer(raw, [kinds[kind] for kind in given], ["experts" if number else "feed_forward"] * n)
+    return by_mixer(raw, [kinds[kind] for kind in types], ["experts" if number else "feed_forward"] * n)
 
 
 LETTERS = {"M": "mamba2", "*": "attention", "-": "feed_forward", "E": "experts"}

@@ -189,15 +189,15 @@ def step3_vl(c: Config) -> Raw:
 def minimax_text_01(c: Config) -> Raw:
     """MiniMax-Text-01 and M1 before transformers had them: `attn_type_list` names the layers of linear attention."""
     c.require_published_class("minimaxtext01", "minimaxm1")
-    given = c.items("attn_type_list", of=any_of(0, 1), length=c.layers("num_hidden_layers"), default=None)
-    if given is None:
+    attention_types = c.items("attn_type_list", of=any_of(0, 1), length=c.layers("num_hidden_layers"), default=None)
+    if attention_types is None:
         c.fault("attn_type_list", c.data.get("attn_type_list", ABSENT), "a list, one per layer")
     shared = c.data.get("shared_intermediate_size", 0)
     if shared not in (0, [0]):
         c.fault("shared_intermediate_size", shared, "0", "a shared expert with a learned coefficient is not supported")
     c.ignore("attn_type_list", "shared_intermediate_size", "shared_moe_mode")
     c.ignore(*(key for key in c.data if key.startswith("layernorm_")))
-    types = [GLOBAL if kind else LINEAR for kind in given or []]
+    types = [GLOBAL if kind else LINEAR for kind in attention_types or []]
     dims = c.size("rotary_dim", default=None)
     c.override(layer_types=types or None)
     raw = minimax(c)

@@ -35,8 +35,8 @@ def openelm(c: Config) -> Raw:
     queries = c.items("num_query_heads", of=size, length=n, default=None)
     groups = c.items("num_kv_heads", of=size, length=n, default=None)
     factors = c.items("ffn_multipliers", of=real, length=n, default=None)
-    for name, given in (("num_query_heads", queries), ("num_kv_heads", groups), ("ffn_multipliers", factors)):
-        if given is None:
+    for name, values in (("num_query_heads", queries), ("num_kv_heads", groups), ("ffn_multipliers", factors)):
+        if values is None:
             c.fault(name, c.data.get(name, ABSENT), "a list, one per layer")
     divisor = c.size("ffn_dim_divisor", default=256)
     qk_norm = "head" if c.flag("normalize_qk_projections", default=False) else "none"
@@ -130,8 +130,8 @@ def mpt_grouped(c: Config) -> Raw:
     if type(n_kv_heads) is not int or n_kv_heads < 1:
         c.fault("attn_config.kv_n_heads", ABSENT if n_kv_heads is None else n_kv_heads, "a whole number above 0")
         n_kv_heads = 1
-    for name, given in (("no_bias", c.data), ("attn_config.alibi", table)):
-        if given.get(name.rpartition(".")[2]) is None:
+    for name, keys in (("no_bias", c.data), ("attn_config.alibi", table)):
+        if keys.get(name.rpartition(".")[2]) is None:
             c.fault(name, ABSENT, "true", "the default of its class, false, is not supported")
     fields = without(table, "attn_type", "kv_n_heads")
     c.require_value({"ffn_type": "mptmlp", "fc_type": "torch"}, "ffn_config", why="only two matrices are supported")
@@ -155,8 +155,8 @@ def phi_msft(c: Config) -> Raw:
     blocks = c.table("architecture") or Config({}, c.model_type, parent=c)
     blocks.require_value("parallel", "block_cls", why="only parallel branches are supported")
     blocks.require_value({}, "mixer", why="only attention is supported")
-    if (given := blocks.data.get("mlp", {"mlp_cls": "mlp"})) not in ({"mlp_cls": "mlp"}, {"mlp_cls": "fused_mlp"}):
-        blocks.fault("mlp", given, "mlp_cls = 'mlp' or 'fused_mlp' (the same in one kernel)")
+    if (mlp_config := blocks.data.get("mlp", {"mlp_cls": "mlp"})) not in ({"mlp_cls": "mlp"}, {"mlp_cls": "fused_mlp"}):
+        blocks.fault("mlp", mlp_config, "mlp_cls = 'mlp' or 'fused_mlp' (the same in one kernel)")
     blocks.ignore("mlp")
     dims = c.size("rotary_dim", default=32)
     positions: Raw = {"form": "rotary"} | ({"rotary_dims": dims} if dims < attention["d_head"] else {})

@@ -82,9 +82,9 @@ def inside(
     inner = Config(text, c.model_type, f"{key}.", c, partial=True)
     inner.ignore(*(name for name in text if name.startswith("tokenizer_")))
     raw = read_inner(inner)
-    tied, given = raw.get("head", {}).get("tied", False), c.data.get("tie_word_embeddings")
-    if isinstance(given, bool) and given != tied:
-        c.fault("tie_word_embeddings", given, str(tied).lower(), f"the value in {key}")
+    tied, tie = raw.get("head", {}).get("tied", False), c.data.get("tie_word_embeddings")
+    if isinstance(tie, bool) and tie != tied:
+        c.fault("tie_word_embeddings", tie, str(tied).lower(), f"the value in {key}")
     for name, value in c.data.items():
         free = name == "is_encoder_decoder" or name in unrelated or is_neutral(name, value)
         if isinstance(text.get(name), int) and not free and text[name] != value:
@@ -222,31 +222,31 @@ def _with_head(inner: Config, whole: Whole) -> Raw:
 def _read_text(inner: Config, texts: tuple[str, ...], *ignored: str) -> Raw:
     """A language model, by the reader of its model type, which must be one of `texts`."""
     inner.ignore(*ignored)
-    cls, given = class_of(inner.data) or "", inner.data.get("model_type")
-    known = [text for text in texts if text in metadata.types_of(cls)]
-    if given is None:
-        given = texts[0] if len(texts) == 1 else known[0] if known else ABSENT
-    if given not in texts or given not in READERS:
-        inner.fault("model_type", given, f"one of {', '.join(texts)}")
-        given = texts[0]
-    if cls and metadata.knows(given) and bare(cls) not in [bare(name) for name in metadata.classes(given)]:
-        inner.fault("architectures[0]", cls, f"a class of {given}")
-    inner.model_type = given
-    raw: Raw = reader(given)(inner)
-    if given == "deepseek_v3" and "experts" in raw and inner.data.get("topk_method", "noaux_tc") == "noaux_tc":
+    cls, model_type = class_of(inner.data) or "", inner.data.get("model_type")
+    candidates = [text for text in texts if text in metadata.types_of(cls)]
+    if model_type is None:
+        model_type = texts[0] if len(texts) == 1 else candidates[0] if candidates else ABSENT
+    if model_type not in texts or model_type not in READERS:
+        inner.fault("model_type", model_type, f"one of {', '.join(texts)}")
+        model_type = texts[0]
+    if cls and metadata.knows(model_type) and bare(cls) not in [bare(name) for name in metadata.classes(model_type)]:
+        inner.fault("architectures[0]", cls, f"a class of {model_type}")
+    inner.model_type = model_type
+    raw: Raw = reader(model_type)(inner)
+    if model_type == "deepseek_v3" and "experts" in raw and inner.data.get("topk_method", "noaux_tc") == "noaux_tc":
         raw["experts"]["correction"] = True  # a parameter in DeepSeek's code, which Kimi-VL copies
     return raw
 
 
 def _version(c: Config) -> str:
     """The language model's type, by the version of MiniCPM-V or MiniCPM-o."""
-    versions, given = _VERSIONS[c.model_type], c.data.get("version")
-    if given is None and c.model_type == "minicpmv":  # configs of its first two versions do not have the key
-        given = "2.0" if c.data.get("hidden_size") == 2304 else "2.5"
-        c.assume("version", given)
-    if str(given) not in versions:
-        c.fault("version", given, f"one of {', '.join(versions)}")
-    return versions.get(str(given), "llama")
+    versions, version = _VERSIONS[c.model_type], c.data.get("version")
+    if version is None and c.model_type == "minicpmv":  # configs of its first two versions do not have the key
+        version = "2.0" if c.data.get("hidden_size") == 2304 else "2.5"
+        c.assume("version", version)
+    if str(version) not in versions:
+        c.fault("version", version, f"one of {', '.join(versions)}")
+    return versions.get(str(version), "llama")
 
 
 # Prefixes of the tables of towers and projectors.

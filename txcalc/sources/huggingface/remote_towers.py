@@ -80,10 +80,10 @@ def phi3_v(v: Config) -> Tower:
 
 def phi3_v_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Merges four patches, adds a separator after each row and one between an image and its crops; two matrices."""
-    given = c.data.get("embd_layer")
+    layer = c.data.get("embd_layer")
     c.ignore("embd_layer")
-    if given != EMBD_LAYER:
-        c.fault("embd_layer", given, str(EMBD_LAYER))
+    if layer != EMBD_LAYER:
+        c.fault("embd_layer", layer, str(EMBD_LAYER))
     d = raw["d_model"]
     steps: Steps = ({"merge": 4}, {"vectors": 2}, {"linear": d}, GELU, {"linear": d})
     return Projection(steps, 1)
@@ -108,11 +108,11 @@ def deepseek_ocr(v: Config) -> Tower:
 
 def deepseek_ocr_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A matrix on both towers' features, a separator after each row and one between an image and its crops."""
-    given, d = c.data.get("projector_config"), raw["d_model"]
+    projector, d = c.data.get("projector_config"), raw["d_model"]
     c.ignore("projector_config")
     expected = {"input_dim": tower.width, "model_type": "mlp_projector", "n_embed": d, "projector_type": "linear"}
-    if given != expected:
-        c.fault("projector_config", given, str(expected))
+    if projector != expected:
+        c.fault("projector_config", projector, str(expected))
     return Projection(({"linear": d}, {"vectors": 2}))
 
 

@@ -175,8 +175,8 @@ def llama4_text(c: Config) -> Raw:
     types = c.layer_types(n, chunked, ("chunked_attention", GLOBAL))
     chunk = c.size("attention_chunk_size", default=8192)
     step = c.size("interleave_moe_layer_step", default=1)
-    given = c.items("moe_layers", of=number, length=None, default=None)
-    sparse = set(range(step - 1, n, step) if given is None else given)
+    expert_layers = c.items("moe_layers", of=number, length=None, default=None)
+    sparse = set(range(step - 1, n, step) if expert_layers is None else expert_layers)
     if not all(i in sparse for i in range(n)):
         width = c.size("intermediate_size_mlp")
         raw["feed_forward"] = {"d_ff": width, "gated": True, "activation": mixed["activation"]}
@@ -223,12 +223,12 @@ def mimo_v2_flash(c: Config) -> Raw:
     c.require_value(attention["d_v"], "swa_v_head_dim")
     c.require_value(twice, "swa_num_key_value_heads")
     c.require_value([int(kind == LOCAL) for kind in types], "hybrid_layer_pattern")
-    given = c.data.get("rope_parameters")
+    rotary = c.data.get("rope_parameters")
     tables: dict[str, Raw] = {}
     _check_rope_types(c, types)
     for kind, theta in ((GLOBAL, 5e6), (LOCAL, 1e4)):
-        if kind in types and given is not None and not isinstance(given, dict):
-            c.fault("rope_parameters", given, "an object with a table for each layer type")
+        if kind in types and rotary is not None and not isinstance(rotary, dict):
+            c.fault("rope_parameters", rotary, "an object with a table for each layer type")
         tables[LAYER_NAMES[kind]] = {"positions": c.rotary(attention["d_head"], theta, 0.334, kind=kind, names=())}
     tables["local"]["attention"] = {"n_kv_heads": twice, "sinks": True}
     axis = c.windows(raw, window, types, tables)
@@ -251,11 +251,11 @@ def laguna(c: Config) -> Raw:
     raw = c.stack()
     n = raw["n_layers"]
     attention = c.heads(raw, kv=8, d_head=128, attention_bias=False, qk_norm="head")
-    width, given = attention["d_head"], c.data["gating"] if "gating" in c else True
+    width, gating = attention["d_head"], c.data["gating"] if "gating" in c else True
     c.ignore("gating")
-    if given not in (True, "per-head", "per-element") or type(given) is int:
-        c.fault("gating", given, "true, 'per-head' or 'per-element'")
-    gate = "element" if given == "per-element" else "head"
+    if gating not in (True, "per-head", "per-element") or type(gating) is int:
+        c.fault("gating", gating, "true, 'per-head' or 'per-element'")
+    gate = "element" if gating == "per-element" else "head"
     mixed = c.experts(NAMES, TOP, WIDTH, 256, 8, d_ff_shared=c.size("shared_expert_intermediate_size", default=512))
     mixed |= {"scoring": "sigmoid", "correction": True, "scale": c.real("moe_routed_scaling_factor", default=1.0)}
     if c.real("moe_router_logit_softcapping", default=0.0) > 0:

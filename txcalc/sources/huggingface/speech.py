@@ -403,8 +403,8 @@ def _subsampling(c: Config, d: int) -> Leaves:
     bands, channels = c.size("num_mel_bins", default=80), c.size("subsampling_conv_channels", default=256)
     side, step = c.size("subsampling_conv_kernel_size", default=3), c.size("subsampling_conv_stride", default=2)
     number = c.size("subsampling_factor", default=8).bit_length() - 1
-    left = bands // step**number if number < 32 else 0
-    if step < 2 or not 0 < number < 32 or not left:
+    remaining = bands // step**number if number < 32 else 0
+    if step < 2 or not 0 < number < 32 or not remaining:
         c.fault("subsampling_factor", 2**number, "at least 2, with a stride of 2 or more, and a band left at the end")
         return []
     leaves, c_in, lost = list[Raw](), 1, 2 * ((side - 1) // 2) - side
@@ -415,7 +415,7 @@ def _subsampling(c: Config, d: int) -> Leaves:
         leaves += [leaf(f"{name}_mixed", "linear", channels, channels, **here)] * (i > 0)
         leaves.append(leaf(f"{name}_relu", "relu", channels, **here))
         c_in = channels
-    if bands != left:
-        expected = f"a number that {number} strides reduce to {left}, not {bands}"
+    if bands != remaining:
+        expected = f"a number that {number} strides reduce to {remaining}, not {bands}"
         c.fault("num_mel_bins", c.data.get("num_mel_bins"), expected)
-    return of_kind("embedding", [*leaves, leaf("frames", "linear", channels * left, d)])
+    return of_kind("embedding", [*leaves, leaf("frames", "linear", channels * remaining, d)])

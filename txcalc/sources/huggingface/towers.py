@@ -345,11 +345,11 @@ def muse_glimmer(v: Config) -> Tower:
         kinds = ["full_attention" if i % 4 == 3 or i == size.layers - 1 else "window_attention"
                  for i in range(min(size.layers, MAX_LAYERS))]  # fmt: skip
     cell = v.size("merge_size", default=2)
-    known = {"window_attention": {"attention": {"side": side, "cell": cell}}, "full_attention": {}}
-    if not isinstance(kinds, list) or len(kinds) != size.layers or not all(kind in known for kind in kinds):
-        v.fault("layer_types", kinds, f"{size.layers} of {', '.join(known)}")
+    layer_kinds = {"window_attention": {"attention": {"side": side, "cell": cell}}, "full_attention": {}}
+    if not isinstance(kinds, list) or len(kinds) != size.layers or not all(kind in layer_kinds for kind in kinds):
+        v.fault("layer_types", kinds, f"{size.layers} of {', '.join(layer_kinds)}")
         kinds = []
-    raw = layered(stack(size, _act(v, "gelu"), **tables), (kinds, known))
+    raw = layered(stack(size, _act(v, "gelu"), **tables), (kinds, layer_kinds))
     return Tower(cell**2 * size.width, raw, steps=({"merge": cell**2},))
 
 

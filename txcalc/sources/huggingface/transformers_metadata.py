@@ -83,8 +83,8 @@ def part_of(model_type: str, key: str) -> str:
 @cache
 def _kinds(model_type: str) -> dict[str, str] | None:
     """The keys that the code of a model type names, with their kinds of values; None if it is not known."""
-    named = table("transformers_keys.json")["named"].get(model_type)
-    return None if named is None else {key: kinds for kinds, keys in named.items() for key in keys.split()}
+    row = table("transformers_keys.json")["named"].get(model_type)
+    return None if row is None else {key: kinds for kinds, keys in row.items() for key in keys.split()}
 
 
 def size_of(model_type: str, key: str) -> int | None:

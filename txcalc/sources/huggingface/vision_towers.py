@@ -195,9 +195,9 @@ def florence2(v: Config) -> Tower:
     lists = {key: v.items(key, of=size, length=None, default=default) for key, default in defaults.items()}
     lists["patch_padding"] = v.items("patch_padding", of=count, length=None, default=[3, 1, 1, 1])
     lists["patch_prenorm"] = v.items("patch_prenorm", of=flag, length=None, default=[False, True, True, True])
-    for key, given in lists.items():
-        if not widths or len(given) != len(widths):
-            v.fault(key, given, f"a list as long as embed_dim, which has {len(widths):,}")
+    for key, values in lists.items():
+        if not widths or len(values) != len(widths):
+            v.fault(key, values, f"a list as long as embed_dim, which has {len(widths):,}")
             return Tower(1, leaf_tower(1, []))
     window, side = v.size("window_size", default=12), v.size("image_size", default=None) or 768
     if "image_size" not in v:
@@ -208,8 +208,8 @@ def florence2(v: Config) -> Tower:
         v.fault(key, None, "a value: transformers refuses null")
     bias, act = v.flag("qkv_bias", default=True), v.activation("activation_function", default="gelu")
     stages, why, d_in = list[Raw](), "", v.size("in_channels", default=3)
-    for i, (d, *given) in enumerate(zip(widths, *lists.values(), strict=True)):
-        depth, kernel, heads, groups, stride, padding, first = given
+    for i, (d, *values) in enumerate(zip(widths, *lists.values(), strict=True)):
+        depth, kernel, heads, groups, stride, padding, first = values
         before, side = patch_grid((side, side)), (side + 2 * padding - kernel) // stride + 1
         if side < 1 or d % heads or d % groups:
             why, side = "its image is too small, or heads or groups do not divide a stage's width", max(1, side)
@@ -248,11 +248,13 @@ def _named(v: Config, known: Mapping[str, object], *changes: str) -> tuple[str, 
         name = next(iter(known))
     v.ignore("model_type", "do_pooling", "label_names", "num_classes", "num_features", "pretrained_cfg", "global_pool")
     args = v.table("model_args")
-    given = {key: value for key, value in args.data.items() if value is not None} if args else {}
+    arguments = {key: value for key, value in args.data.items() if value is not None} if args else {}
     (args or v).ignore(*(args.data if args else ()))
-    for key in given.keys() - set(changes):
-        (args or v).fault(key, given[key], f"one of {', '.join(changes)}", "no other argument is supported")
-    return name, Config({key: given[key] for key in changes if key in given}, v.model_type, f"{v.path}model_args.", v)
+    for key in arguments.keys() - set(changes):
+        (args or v).fault(key, arguments[key], f"one of {', '.join(changes)}", "no other argument is supported")
+    return name, Config(
+        {key: arguments[key] for key in changes if key in arguments}, v.model_type, f"{v.path}model_args.", v
+    )
 
 
 # Perception Encoders: width, layers, heads, feed-forward width, sides of a patch and of an image; and whether they have

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from importlib.util import find_spec
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from paths import ROOT
 from txcalc import COMMANDS, __released__, __version__
 from txcalc.cli import Commands
 from txcalc.cli.adapters import question_of
+from txcalc.cli.output import escaped
 
 NEEDS = {"formula": "sympy", "sweep": "numpy", "export": "tomli_w", "verify": "torch", "trace": "torch"}
 POSSIBLE = {"deploy": {0, 1}}  # 1: the answer is that it does not fit
@@ -281,10 +283,19 @@ def test_a_closed_pipe_is_no_error(argv: list[str]) -> None:
     assert child.wait() == 0
 
 
-def test_a_full_disk_is_said() -> None:
-    with Path("/dev/full").open("w") as full:
-        ran = subprocess.run([*TXCALC, "show", "gpt2"], stdout=full, stderr=subprocess.PIPE, text=True)
-    assert (ran.returncode, ran.stderr) == (2, "txcalc: the result cannot be written: no space left on device\n")
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [(">/dev/full", "the result cannot be written: no space left on device"), (">&-", "standard output is closed")],
+)
+def test_a_full_disk_and_a_closed_output_are_said(output: str, said: str) -> None:
+    argv = ["sh", "-c", f'exec "$@" {output}', "sh", *TXCALC, "show", "gpt2"]
+    ran = subprocess.run(argv, stderr=subprocess.PIPE, text=True)
+    assert (ran.returncode, ran.stderr) == (2, f"txcalc: {said}\n")
+
+
+def test_json_is_escaped_where_the_output_has_no_other_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(BytesIO(), "ascii"))
+    assert escaped('{"unit":"µs"}') == '{\n  "unit": "\\u00b5s"\n}'
 
 
 @pytest.mark.slow

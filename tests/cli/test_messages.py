@@ -157,9 +157,12 @@ def test_pieces_that_read_an_encoder_stand_beside_one() -> None:
     assert message == (
         "model.toml: around is 'k', expected pieces that do not read an encoder's positions: this stack has no encoder"
     )
-    core = {"name": "core", "form": "crossed", "sizes": [2, 4, 4]}
+    core: dict[str, Any] = {"name": "core", "form": "crossed", "sizes": [2, 4, 4]}
     layer = {"layer": {"one": {"parts": ["pieces"], "pieces": {"leaves": [core]}}}}
-    assert "this stack has no encoder" in said(build, {"kind": "decoder", "d_model": 8, "n_layers": 1} | layer, "x")
+    raw = {"kind": "decoder", "d_model": 8, "n_layers": 1, **layer}
+    assert "this stack has no encoder" in said(build, raw, "x")
+    core |= {"form": "linear", "sizes": [8, 8], "bias": False}
+    assert "Sum(width=8, sums=0)" in [str(entry.leaf) for entry in build(raw, "x").entries]  # its leaves add themselves
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -323,6 +323,11 @@ def test_a_layer_that_is_more_than_the_sum_of_its_parts_inherits_nothing(
     assert theorems.bearing(layer) == [] and theorems.inheritance(model) == {}
 
 
+def test_a_model_of_two_stacks_is_no_sum_of_its_last_one() -> None:
+    (whole,) = (unit for unit in units(build(TINY["whisper"], "whisper")) if unit.name == "whole")
+    assert splits.smaller(whole) == []
+
+
 @pytest.mark.slow
 def test_the_sum_is_what_the_module_is() -> None:
     needs("torch")

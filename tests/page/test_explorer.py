@@ -235,5 +235,5 @@ def test_a_formula_is_written(make: Any, text: str) -> None:
 def test_javascript_names_what_is_used_twice() -> None:
     x, y = recorded(Tape(["x", "d_h"]))
     both: Any = x * y
-    program = Program(("x", "d_h"), {"a": both * both, "b": minimum(both, 7), "c": exact_div(2 - (x - y), 1)})
-    assert program.javascript() == "($x,$d_h)=>{const a=$x*$d_h;return[a*a,M(a,7n),2n-($x-$d_h)]}"
+    program = Program(("x", "d_h"), {"a": both * both, "b": minimum(x, 7), "c": exact_div(2 - (x - y), 1)})
+    assert program.javascript() == "($x,$d_h)=>{const a=$x*$d_h;return[a*a,M($x,7n),2n-($x-$d_h)]}"

@@ -134,6 +134,10 @@ def test_a_generation_is_the_sum_of_its_passes(source: str, length: int, attenti
         assert found.kv_computed_without_cache == sum(range(prompt, context + 1))
 
 
+def test_a_ratio_of_ten_thousand_is_short() -> None:
+    assert " 199,970,001  10 K\n" in run("gpt2", "--contexts", "19999", "--without-cache")[1]
+
+
 def test_chunks_of_attention_have_figures_and_no_formula() -> None:
     assert laws(load("llama-4-scout")) is None
     code, out, err = run("llama-4-scout", "--contexts", "20000", "--without-cache")

@@ -329,6 +329,9 @@ def test_tensors_that_the_keys_do_not_explain_are_refused(tmp_path: Path) -> Non
         txcalc.load(small(tmp_path, change={"llama.feed_forward_length": 97}))
     with pytest.raises(InputError, match="feed_forward_length is 0, expected"):
         txcalc.load(small(tmp_path, change={"llama.feed_forward_length": 0}))
+    experts = {"qwen3moe.expert_count": 4, "qwen3moe.expert_used_count": 2, "qwen3moe.feed_forward_length": None}
+    with pytest.raises(InputError, match=r"experts\.d_ff is 0, expected"):
+        txcalc.load(small(tmp_path, "qwen3moe", change=experts))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from functools import cache
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -22,6 +23,7 @@ from test_safetensors import TINY, header, llama
 
 import txcalc
 from txcalc.errors import InputError
+from txcalc.sources import hub
 from txcalc.sources.hub import Repository, repository
 from txcalc.sources.safetensors import INDEX
 
@@ -361,6 +363,26 @@ def test_a_hostile_endpoint_writes_nothing_and_is_left_in_time(endpoint: str, tm
     assert not list(tmp_path.rglob("*outside*")) and not [
         path for path in home.rglob("*") if path.stat().st_size > 1 << 29
     ]
+
+
+class SyncByteStream:
+    """As the client's: `sent` in two chunks."""
+
+    sent = b""
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from (self.sent[:3], self.sent[3:])
+
+
+@pytest.mark.parametrize("length", [5, 6])
+def test_an_answer_may_be_as_long_as_the_limit(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txcalc.sources.hub.huggingface.MAX_BYTES", 5)
+    monkeypatch.setattr(hub, "request_state", SimpleNamespace(since=True))
+    monkeypatch.setattr(SyncByteStream, "sent", b"123456"[:length])
+    response = SimpleNamespace(headers={}, stream=SyncByteStream())
+    hub.guard(response)
+    with contextlib.nullcontext() if length == 5 else pytest.raises(hub.Hostile, match="sends more than 5 bytes"):
+        assert b"".join(response.stream) == SyncByteStream.sent
 
 
 @pytest.mark.slow

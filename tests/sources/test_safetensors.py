@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import cycle
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -299,12 +300,14 @@ def test_a_config_gives_its_checkpoint_the_bytes_that_it_has(method: str, said: 
 def test_a_config_that_contradicts_the_headers_is_refused(tmp_path: Path) -> None:
     """Both ways; a format that is named is counted all the same."""
     said = {**TINY, "quantization_config": {"quant_method": "fp8"}}
-    for place, dtype, config, words in (
-        ("a", "BF16", said, "says 'fp8', and all matrices of its checkpoint are BF16"),
-        ("b", "F8_E4M3", TINY, "has no quantization_config, and matrices of its checkpoint are F8_E4M3"),
+    wide = dict(zip(llama(), cycle(("BF16", "F16", "F32")), strict=False))
+    unquantised = {name: (wide[name], shape) for name, (_, shape) in llama().items()}
+    for place, tensors, config, words in (
+        ("a", unquantised, said, "says 'fp8', and all matrices of its checkpoint are BF16, F16, F32"),
+        ("b", llama(dtype="F8_E4M3"), TINY, "has no quantization_config, and matrices of its checkpoint are F8_E4M3"),
     ):
         (tmp_path / place).mkdir()
-        model = txcalc.load(folder(tmp_path / place, llama(dtype=dtype), config=config))
+        model = txcalc.load(folder(tmp_path / place, tensors, config=config))
         with pytest.raises(InputError, match=re.escape(words)):
             weights_of(model, "native")
         assert weights_of(model, "bf16").name == "bf16"

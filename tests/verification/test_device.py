@@ -12,8 +12,10 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import gpu as gpu_script
@@ -393,7 +395,10 @@ def test_on_cuda_the_host_is_measured_apart(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("txcalc.verification.calibrate.devices", Cuda())
     monkeypatch.setattr("txcalc.verification.calibrate.time_captured", lambda *_: [1e-4, 2e-4, 3e-4])
-    calibration = calibrate("cpu", sizes=SMALL._replace(dtypes=("fp32", "bf16")), rounds=2)
+    clock = count(0.0, 1.0)  # a round takes a second: of two and a half, a third is too many
+    monkeypatch.setattr("txcalc.verification.calibrate.time", SimpleNamespace(monotonic=clock.__next__))
+    calibration = calibrate("cpu", sizes=SMALL._replace(dtypes=("fp32", "bf16")), rounds=9, limit=2.5)
+    assert calibration.rounds == 2
     efficiency = calibration.accelerator.efficiency
     assert efficiency.launch_s > 0 and efficiency.host_s > 0
     assert calibration.clocks == [{"clocks.sm": "1980"}] * 2

@@ -88,6 +88,9 @@ def test_a_layout_is_as_torch_has_it(source: Any, layout: Layout, more: dict[str
     assert verdict.ok, verdict.failures
     wanted = {"parameters, bytes", "gradients, bytes"}
     wanted |= set() if any("saved tensors: not compared" in note for note in verdict.notes) else {"saved, bytes"}
+    thirds = [row for row in verdict.rows if row.path == "a third layer"]
+    groups = (group for stack in load(source).root.stacks for group in stack.groups)
+    assert bool(thirds) == any(group.count > 2 and not group.shared for group in groups)
     assert wanted | ({"all_to_all, bytes"} if layout.ep > 1 else set()) <= {row.quantity for row in verdict.rows}
 
 

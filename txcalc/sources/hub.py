@@ -103,7 +103,7 @@ def _client() -> Any:
     return huggingface_hub
 
 
-class _Hostile(Exception):
+class Hostile(Exception):
     """An answer that a correct hub never sends."""
 
 
@@ -116,7 +116,7 @@ def _download(place: Repository, file: str) -> bytes:
             # This fails at once; a download would retry for half a minute.
             metadata = client.get_hf_file_metadata(client.hf_hub_url(place.name, file, revision=place.revision))
             if metadata.size is not None and metadata.size > huggingface.MAX_BYTES:
-                raise _Hostile(f"{file} has {metadata.size:,} bytes, more than {huggingface.MAX_BYTES:,}")
+                raise Hostile(f"{file} has {metadata.size:,} bytes, more than {huggingface.MAX_BYTES:,}")
         return str(client.hf_hub_download(place.name, file, revision=place.revision))
 
     with Path(_request(place, file, fetch)).open("rb") as cached:
@@ -140,25 +140,25 @@ def _header(place: Repository, file: str) -> bytes:
     start = fetch_range(0, FIRST)
     end = 8 + int.from_bytes(start[:8], "little")
     if end > huggingface.MAX_BYTES:
-        raise _Hostile(f"its header has {end - 8:,} bytes, more than {huggingface.MAX_BYTES:,}")
+        raise Hostile(f"its header has {end - 8:,} bytes, more than {huggingface.MAX_BYTES:,}")
     data = start if len(start) >= end else start + fetch_range(len(start), end - 1)
     if len(start) < 8 or len(data) < end:
-        raise _Hostile("it ends inside its header")
+        raise Hostile("it ends inside its header")
     return data[8:end]
 
 
-_request_state = threading.local()
+request_state = threading.local()
 
 
-def _guard(response: Any) -> None:
+def guard(response: Any) -> None:
     """Refuse an unsafe answer to a request of this module, and bound its body."""
-    if not getattr(_request_state, "since", None):
+    if not getattr(request_state, "since", None):
         return  # a request of other code, by the same client
     headers = response.headers
     for key in ("x-repo-commit", "etag", "x-linked-etag"):
         value = headers.get(key)
         if value is not None and not plain(value.removeprefix("W/").strip('"')):
-            raise _Hostile(f"the endpoint answers with {key} = {quote(value)}, which is not a plain name")
+            raise Hostile(f"the endpoint answers with {key} = {quote(value)}, which is not a plain name")
     limit = huggingface.MAX_BYTES
     if headers.get("content-encoding", "identity") != "identity":
         limit //= 1024  # the largest factor by which it may be decompressed
@@ -171,7 +171,7 @@ def _guard(response: Any) -> None:
             for chunk in stream:
                 size += len(chunk)
                 if size > limit:
-                    raise _Hostile(f"the endpoint sends more than {limit:,} bytes")
+                    raise Hostile(f"the endpoint sends more than {limit:,} bytes")
                 yield chunk
 
         def close(self) -> None:
@@ -185,13 +185,13 @@ def _in_time(request: Callable[[], T]) -> T:
     from huggingface_hub import get_session
 
     hooks = get_session().event_hooks["response"]
-    if _guard not in hooks:
-        hooks.append(_guard)
+    if guard not in hooks:
+        hooks.append(guard)
     result: list[T] = []
     failure: list[BaseException] = []
 
     def work() -> None:
-        _request_state.since = True
+        request_state.since = True
         try:
             result.append(request())
         except BaseException as error:
@@ -203,7 +203,7 @@ def _in_time(request: Callable[[], T]) -> T:
     if failure:
         raise failure[0]
     if not result:
-        raise _Hostile(f"the endpoint took over {SECONDS:.0f} s")
+        raise Hostile(f"the endpoint took over {SECONDS:.0f} s")
     return result[0]
 
 
@@ -213,7 +213,7 @@ def _request(place: Repository, file: str, request: Callable[[], T]) -> T:
 
     try:
         return _in_time(request)
-    except _Hostile as refused:
+    except Hostile as refused:
         why = f"{file} is not read: {refused}"
     except errors.GatedRepoError:
         why = "is gated: ask for access on its page, then hf auth login, or set HF_TOKEN"

@@ -47,7 +47,7 @@ class Count(FlopCounterMode):
 
     def _count_flops(self, func_packet: object, out: object, args: object, kwargs: object) -> object:
         if func_packet not in self.flop_registry:
-            name = str(func_packet).replace(".", "::", 1)
+            name = str(func_packet).replace(".", "::")
             calls = self.free if costs_nothing(name) else self.uncounted.setdefault(self.tracker.path, Counter())
             calls[name] += 1
         return super()._count_flops(func_packet, out, args, kwargs)

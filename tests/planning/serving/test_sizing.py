@@ -6,6 +6,7 @@ import json
 import re
 from math import inf
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from txcalc.planning.serving.demand import Steady
 from txcalc.planning.serving.deployment import Planner, bisect_max
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.points import Slo, Timer, request
-from txcalc.planning.serving.sizing import arrange, rentable, unit
+from txcalc.planning.serving.sizing import Sizing, arrange, rentable, unit
 from txcalc.planning.serving.speed import most_rate, serve
 
 run = Command("deploy")
@@ -36,6 +37,13 @@ def test_counts_that_are_rented() -> None:
         *range(24, 1025, 24)
     ]
     assert rentable(1, {"pp": 341, "dp": 3}) == [1023]
+
+
+def test_the_most_accelerators_are_tried_although_no_power_of_two() -> None:
+    planner = SimpleNamespace(layouts=lambda number, _: [Layout(dp=number, ep=number)])
+    sizing: Any = SimpleNamespace(planner=planner, fixed={}, worth=lambda *_: True)
+    sizing.serves = lambda layout: layout.gpus >= 24
+    assert Sizing.spread(sizing, [8, 16, 24], 1) == (1, 24) and Sizing.spread(sizing, [8, 16], 1) is None
 
 
 @pytest.mark.parametrize(("lasts", "inside"), [(True, inf), (False, inf), (True, 7.2), (True, 0.1), (True, 1e9)])
@@ -67,7 +75,7 @@ def test_ranks_of_smaller_nodes_are_apart() -> None:
     assert code == 0 and "TTFT" not in shown and "its link between nodes" in said
 
 
-def _serves(timer: Timer, layout: Layout, users: int, limits: Slo, rate: float | None = None) -> bool:
+def serves(timer: Timer, layout: Layout, users: int, limits: Slo, rate: float | None = None) -> bool:
     """Whether a load fits and is within the limits."""
     if not timer.links_known(layout) or not timer.planner.fits(layout, timer.context, users):
         return False
@@ -308,13 +316,13 @@ def test_one_replica_less_is_too_few(seed: int) -> None:
         assert plan.unsuited and not limits.met_by(plan.unsuited.two_users or plan.unsuited.one_user)
         layouts = [layout for n in (1, 2, 4, 8) for layout in planner.layouts(n) if layout.dp == 1]
         few = min(users, 2)
-        assert not any(_serves(timer, layout, few, limits, None if rate is None else 1e-3) for layout in layouts)
+        assert not any(serves(timer, layout, few, limits, None if rate is None else 1e-3) for layout in layouts)
         return
     assert plan.fewest.rented == gpus and unit(plan.best.layout) in (1, 2, 4, *range(8, gpus + 1, 8))
-    assert _serves(timer, plan.best.layout, users, limits, rate)
+    assert serves(timer, plan.best.layout, users, limits, rate)
     for count in range(1, gpus):
         layouts = [layout for layout in planner.layouts(count) if unit(layout) in (1, 2, 4, *range(8, count + 1, 8))]
-        assert not any(_serves(timer, layout, users, limits, rate) for layout in layouts), count
+        assert not any(serves(timer, layout, users, limits, rate) for layout in layouts), count
 
 
 @pytest.mark.slow

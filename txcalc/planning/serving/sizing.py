@@ -88,7 +88,7 @@ def arrange(
     """
     fixed = fixed or {}
     check(context, concurrency, gpus, fixed)
-    sizing = _Sizing(planner, request, context, concurrency, limits or Slo(), fixed)
+    sizing = Sizing(planner, request, context, concurrency, limits or Slo(), fixed)
     least = planner.min_gpus(context, concurrency, fixed)
     fewest = sizing.fewest(least) if least else None
     layouts = sizing.ranked(gpus) if gpus else sizing.smallest(fewest, least) if least else None
@@ -111,7 +111,7 @@ def arrange(
     return Plan(planner, context, concurrency, layouts, least, rule, fixed, fewest, unsuited)
 
 
-class _Sizing:
+class Sizing:
     """The fewest accelerators for a load: layouts of ever more of them, each with its steady state."""
 
     def __init__(
@@ -160,7 +160,7 @@ class _Sizing:
             number = fewest.rented
         else:
             load = replace(self.request, rate=None)
-            in_memory = _Sizing(self.planner, load, self.context, self.concurrency, Slo(), self.fixed)._rented(least)
+            in_memory = Sizing(self.planner, load, self.context, self.concurrency, Slo(), self.fixed)._rented(least)
             if in_memory is None:
                 return None
             number = in_memory[0] * in_memory[1]
@@ -202,7 +202,7 @@ class _Sizing:
                     best, most = (count, size), count * size - 1
         if self.planner.sharding.has_experts:
             counts = [n for n in rentable(least, self.fixed, self.planner.accelerator.node) if n <= most]
-            best = self._spread(counts, users) or best
+            best = self.spread(counts, users) or best
         return best
 
     def _replicas(self, replica: Layout, most: int, users: int) -> int | None:
@@ -220,14 +220,14 @@ class _Sizing:
         if users > 1 and self.limits and not self._meets_limits_at_light_load(replica, hold, users):
             return None
 
-        if self._serves(replica.replace(dp=hold)):
+        if self.serves(replica.replace(dp=hold)):
             return hold
-        if not self._serves(replica.replace(dp=most)):
+        if not self.serves(replica.replace(dp=most)):
             return None
         too_few, enough = hold, most
         while enough - too_few > 1:  # from below: a simulation that misses a limit ends early
             middle = too_few + max(1, min(too_few // 4, (enough - too_few) // 3))
-            if self._serves(replica.replace(dp=middle)):
+            if self.serves(replica.replace(dp=middle)):
                 enough = middle
             else:
                 too_few = middle
@@ -244,7 +244,7 @@ class _Sizing:
             self._lightest[replica] = bounded(self.timer, self.limits, replica, users)
         return self.limits.met_by(self._lightest[replica])
 
-    def _serves(self, layout: Layout) -> bool:
+    def serves(self, layout: Layout) -> bool:
         """Whether the load fits and is served within the limits."""
         if not self.planner.fits(layout, self.context, self.concurrency):
             return False
@@ -253,14 +253,14 @@ class _Sizing:
     def _enough(self, number: int, replicas: int) -> bool:
         """Whether as many replicas serve the load on any number of accelerators, rentable or not."""
         layouts = self.planner.layouts(number, self.fixed)
-        return any(self._serves(layout) for layout in layouts if layout.gpus == unit(layout) * replicas)
+        return any(self.serves(layout) for layout in layouts if layout.gpus == unit(layout) * replicas)
 
-    def _spread(self, counts: list[int], users: int) -> tuple[int, int] | None:
+    def spread(self, counts: list[int], users: int) -> tuple[int, int] | None:
         """One replica whose experts are spread over all accelerators, of the first count that is enough."""
 
         def enough(number: int) -> bool:
             layouts = [layout for layout in self.planner.layouts(number, self.fixed) if unit(layout) == number]
-            return any(self._worth(layout, users) and self._serves(layout) for layout in layouts)
+            return any(self.worth(layout, users) and self.serves(layout) for layout in layouts)
 
         low = -1  # known to be too few
         for high in (i for i, n in enumerate(counts) if i in (0, len(counts) - 1) or n.bit_count() == 1):
@@ -271,7 +271,7 @@ class _Sizing:
             return None
         return 1, counts[next((i for i in range(low + 1, high) if enough(counts[i])), high)]
 
-    def _worth(self, layout: Layout, users: int) -> bool:
+    def worth(self, layout: Layout, users: int) -> bool:
         """Whether every replica has as many users, if memory allows."""
         if not self.bounded or self.request.rate is not None:
             return True
@@ -295,7 +295,7 @@ class _Sizing:
         order = sorted(layouts, key=self._rank)
         if not self.limits.simulated:
             return order
-        best = next((choice for choice in order if choice.fits and self._serves(choice.layout)), order[0])
+        best = next((choice for choice in order if choice.fits and self.serves(choice.layout)), order[0])
         return [best, *(choice for choice in order if choice is not best)]
 
     def _rank(self, choice: LayoutCapacity) -> tuple[bool, bool, float, float]:

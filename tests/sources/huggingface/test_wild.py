@@ -206,7 +206,7 @@ def test_types_of_transformers_that_are_not_read_name_the_way_to_measure_them() 
     known = [name for name in NOT_READ if metadata.knows(name)]
     assert {"resnet", "detr", "sam2", "segformer", "musicgen", "moshi", "reformer", "owlvit"} <= {*known}
     for name in known:
-        with pytest.raises(InputError, match=r"which is not read: .*; show, kv and fit --via transformers"):
+        with pytest.raises(InputError, match=r"which is not read: .*; show --via transformers"):
             describe({"model_type": name})
 
 

@@ -357,7 +357,7 @@ def _readable_part(c: Config) -> str:
 
 def way_out(c: Config) -> str:
     """How to measure a model type that is not read, if transformers has it."""
-    return "; show, kv and fit --via transformers measure transformers' module" if metadata.knows(c.model_type) else ""
+    return "; show --via transformers measures what it can of its module" if metadata.knows(c.model_type) else ""
 
 
 def _remarks(c: Config, text: Config, declared_type: str) -> None:

@@ -509,7 +509,7 @@ def answer_of(
 
 def notes_of(training: Training) -> list[str]:
     model, recipe, plan, card = training.model, training.recipe, training.plan, training.machine.accelerator
-    notes = [*(f"assumed {assumption}" for assumption in model.assumptions), *plan.notes]
+    notes = [*plan.notes, *(f"assumed {assumption}" for assumption in model.assumptions)]
     if model.context and recipe.tokens > model.context:
         notes.append(f"{recipe.tokens:,} tokens exceed its context of {model.context:,}")
     if training.why:

@@ -259,8 +259,10 @@ class ModelFits:
                     format_fits = FormatFits(model, config, self.length, format_fits.sharding)
                 fit = format_fits.on(card)
                 if self.host and discrete and not fit.fits:
-                    offload = card.accelerator, format_fits.engine, card.number, self.length, 1
-                    fit = FormatFits(model, with_offload(self.host, model, *offload), self.length).on(card)
+                    engine = with_offload(
+                        self.host, model, card.accelerator, format_fits.engine, card.number, self.length, 1
+                    )
+                    fit = FormatFits(model, engine, self.length).on(card)
             except InputError as error:
                 fit = ModelFit.refusal(model, name, name, card.name, self.length, str(error))
             fits.append(fit)

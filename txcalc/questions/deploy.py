@@ -617,7 +617,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
         counts = rentable(best.layout.gpus + 1, self.fixed, kind.node) if self.without_load and gpus is None else []
         for number in (n for n in counts if n <= most):
             more = self.answer(model, kind, number, price)
-            if _cost(more) >= 0.99 * _cost(best):
+            if _cost(more) >= 0.99 * _cost(best):  # less than 1 % is not worth more GPUs
                 break
             best = more
         return best

@@ -56,7 +56,7 @@ def report(answer: Train, form: str) -> Report:
     if answer.utilisation and (full or answer.conventions or answer.measured):
         tables.append(_utilisation(answer))
     if full and answer.sent:
-        tables.append(_sent(answer.sent))
+        tables.append(_sent(answer))
     if answer.run and (full or answer.run.deadline or answer.run.budget):
         tables.append(_run(answer.run, answer.has_frozen_weights))
     if answer.fits_on:
@@ -212,12 +212,13 @@ def _limits(answer: Train) -> Table:
 
 
 def _time(answer: Train, spent: dict[str, float], least: float) -> Table:
-    """What takes more than a share `least` of the step."""
+    """Causes with more than a share `least` of the step, and the sum of the others."""
     step = answer.step_s
+    shown = {name: value for name, value in spent.items() if value > least * (step.achievable or 0)}
+    if other := sum(spent.values()) - sum(shown.values()):
+        shown["other"] = other
     rows: list[list[Any]] = [
-        [CAUSES.get(name, name), duration(value), percent(value, step.achievable)]
-        for name, value in spent.items()
-        if value > least * (step.achievable or 0)
+        [CAUSES.get(name, name), duration(value), percent(value, step.achievable)] for name, value in shown.items()
     ]
     rows.append(["step, achievable", duration(step.achievable), ""])
     floor = column("step, floor", "", f"step, floor ({step.floor_bound})")
@@ -236,9 +237,11 @@ def _utilisation(answer: Train) -> Table:
     return Table(title, ("convention", "FLOPs/token", "MFU", "HFU"), rows)
 
 
-def _sent(sent: dict[str, int]) -> Table:
-    rows = [[kind, exact(size), si_bytes(size)] for kind, size in sent.items()]
-    return Table("Bytes sent per step by a rank of that stage", ("collective", column("bytes", "bytes"), ""), rows)
+def _sent(answer: Train) -> Table:
+    libraries = {kind: sent.library for kind, sent in answer.libraries.items()}
+    rows = [[kind, exact(size), si_bytes(size), libraries.get(kind, "")] for kind, size in (answer.sent or {}).items()]
+    headings = ("collective", column("bytes", "bytes"), "", "library")
+    return Table("Bytes sent per step by a rank of that stage", headings, rows)
 
 
 def _run(run: TrainingRun, adapters: bool) -> Table:

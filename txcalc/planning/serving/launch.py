@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -75,7 +75,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
         comments.append("# SGLang caches more than the sliding windows of the plan: plan with --engine sglang")
     if (longest := _longest(request)) and longest == plan.context:
         comments.append(f"# requests of more than {longest:,} tokens are refused: plan for a range (--prompt 2k±1k)")
-    if (most := plan.planner.model.context) and plan.context > most and server.engine != "llama.cpp":
+    if (most := plan.planner.model.context) and plan.context > most and not style.gguf:
         scaled = "unless its config scales positions (YaRN)"
         comments.append(f"# the server refuses more than the model's {most:,} tokens, {scaled}")
     if server.engine == "vllm" and config.weights.name == "mxfp4" and plan.planner.accelerator.kernels == "blackwell":
@@ -87,7 +87,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
     if pools:
         raise InputError("--emit", [f"{engine} alone does not disaggregate prefill and decode (--emit dynamo)"])
     start, flags = style.write(plan, weights, guess)
-    if server.engine == "llama.cpp":
+    if style.gguf:
         requests = f"{number_of('request', slots(plan, engine))} at once, {plan.context:,} tokens each"
         comments.append(f"# {requests} (change with --concurrency, --context)")
     if style.one_copy and layout.dp > 1 and layout.sharing == 1:
@@ -105,7 +105,7 @@ def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
     planned = config.memory.profile if config.memory else None
     runs = profile(style.runs or engine)
     assert runs is not None
-    if runs.engine != "llama.cpp" and is_gguf(config.weights):
+    if not style.gguf and is_gguf(config.weights):
         expected = f"weights that {runs.rules.title} serves: a .gguf file is for llama.cpp"
         raise InputError("--emit", [Fault("--weights", config.weights.name, expected, "--emit llama.cpp")])
     if planned and planned.engine != runs.engine:
@@ -121,32 +121,32 @@ def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
         raise InputError("--emit", [lacking])
     if not model.fixed_length and (most := model.position_limit) and plan.context > most:
         raise InputError("--emit", [f"{model.name} has positions for {most:,} tokens (--context {most})"])
-    if config.block_given:
-        _check_pages(plan, engine)
+    if config.block_given and config.block not in (pages := style.pages(plan)):
+        if not pages:
+            raise InputError("--emit", [f"{engine} has no pages for --block"])
+        expected = f"a size of pages that {engine} has for {model.name}"
+        raise InputError("--emit", [Fault("--block", config.block, expected, f"--block {pages[0]}")])
     if not plan.best.serves:
         raise InputError("--emit", [f"the plan does not fit (its {plan.best.limit}); fit tells which formats do"])
     return server
 
 
-def _check_pages(plan: Plan, engine: str) -> None:
-    """Errors: `InputError` if the engine does not start with the pages that were asked for: SGLang has hybrids in pages
-    of 1 (mem_cache/mamba_radix_cache.py), TensorRT-LLM powers of two (kernels/kvCacheUtils.h), vLLM multiples of 16, or
-    what its kernels for selected keys need (design/attention_backends)."""
-    model, accelerator, block = plan.planner.model, plan.planner.accelerator, plan.planner.engine.block
-    pages: tuple[int, ...] = (block,)
-    if engine in ("llama.cpp", "ollama"):
-        raise InputError("--emit", [f"{engine} has no pages for --block"])
-    if engine == "sglang" and model.kind in ("hybrid", "recurrent"):
-        pages = (1,)
-    elif engine in ("vllm", "dynamo") and any(leaf.role == "selection" for leaf in model.root.leaves()):
-        pages = (1,) if accelerator.vendor == "AMD" else (64, 32) if accelerator.kernels == "blackwell" else (64,)
-    elif engine == "trtllm":
-        pages = (1 << (block - 1).bit_length(),)
-    elif engine in ("vllm", "dynamo") and accelerator.vendor != "AMD":
-        pages = (16 * ceil_div(block, 16),)
-    if block not in pages:
-        expected = f"a size of pages that {engine} has for {model.name}"
-        raise InputError("--emit", [Fault("--block", block, expected, f"--block {pages[0]}")])
+def _vllm_pages(plan: Plan) -> Sequence[int]:
+    """What vLLM's kernels take (design/attention_backends): multiples of 16, or the size for selected keys."""
+    block, accelerator = plan.planner.engine.block, plan.planner.accelerator
+    if any(leaf.role == "selection" for leaf in plan.planner.model.root.leaves()):
+        return (1,) if accelerator.vendor == "AMD" else (64, 32) if accelerator.kernels == "blackwell" else (64,)
+    return (block if accelerator.vendor == "AMD" else 16 * ceil_div(block, 16),)
+
+
+def _sglang_pages(plan: Plan) -> Sequence[int]:
+    """SGLang keeps recurrent states in pages of 1 (mem_cache/mamba_radix_cache.py)."""
+    return (1,) if plan.planner.model.kind in ("hybrid", "recurrent") else (plan.planner.engine.block,)
+
+
+def _trtllm_pages(plan: Plan) -> Sequence[int]:
+    """TensorRT-LLM takes powers of two (kernels/kvCacheUtils.h)."""
+    return (1 << (plan.planner.engine.block - 1).bit_length(),)
 
 
 def _vllm_weights(plan: Plan) -> CommandWeights:
@@ -175,6 +175,8 @@ class CommandStyle(NamedTuple):
     write           start and flags; None: several commands (dynamo)
     version         the release or the commit whose flags these are
     weights         the checkpoint, and how it is converted while it is loaded
+    pages           sizes of pages with which the engine starts, the one asked for if it is one; none: it has no pages
+    gguf            it serves .gguf files
     runs            the engine that runs the plan, if this is a front end
     without_towers  it has a flag that leaves out a model's towers
     gathers         it has a flag for --gather (True), for --poll (False), for neither (None)
@@ -185,6 +187,8 @@ class CommandStyle(NamedTuple):
     write: Callable[[Plan, CommandWeights, SpeculativeDecoding | None], tuple[str, Flags]] | None
     version: str
     weights: Callable[[Plan], CommandWeights]
+    pages: Callable[[Plan], Sequence[int]] = lambda plan: ()
+    gguf: bool = False
     runs: str = ""
     without_towers: bool = False
     gathers: bool | None = None
@@ -422,21 +426,33 @@ def _windows(plan: Plan) -> list[int]:
 
 
 VLLM = CommandStyle(
-    "name each adapter: --lora-modules NAME=PATH …", _vllm, "vLLM 0.33", _vllm_weights, without_towers=True
+    "name each adapter: --lora-modules NAME=PATH …", _vllm, "vLLM 0.33", _vllm_weights, _vllm_pages, without_towers=True
 )
 LLAMA_CPP = CommandStyle(
-    "name each adapter: --lora FILE", llama_server, "llama.cpp 00dc805", gguf_file, without_towers=True, one_copy=True
+    "name each adapter: --lora FILE",
+    llama_server,
+    "llama.cpp 00dc805",
+    gguf_file,
+    gguf=True,
+    without_towers=True,
+    one_copy=True,
 )
 ENGINES = {
     "vllm": VLLM,
     "sglang": CommandStyle(
-        "name each adapter: --lora-paths NAME=PATH …", _sglang, "SGLang 0.5.23", _sglang_weights, gathers=False
+        "name each adapter: --lora-paths NAME=PATH …",
+        _sglang,
+        "SGLang 0.5.23",
+        _sglang_weights,
+        _sglang_pages,
+        gathers=False,
     ),
     "trtllm": CommandStyle(
         "each request names its adapter: lora_request",
         _trtllm,
         "TensorRT-LLM 00209af",
         _trtllm_weights,
+        _trtllm_pages,
         gathers=True,
         one_copy=True,
     ),

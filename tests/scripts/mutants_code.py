@@ -14,6 +14,7 @@ another, and how long it takes. A mutant then runs the tests of its place, the q
 most `--tests` seconds of them; the first failure kills it. A process holds everything imported and collected, and forks
 for each mutant: there the code of its functions is exchanged, or, for what a module or class computes when it is made,
 everything of txcalc is imported from the changed source, and the tests that evaluate anything of its file come first.
+Tests that start processes follow, in `--tests` seconds more: what their processes import is changed too.
 What then lives is run under `verify` with all oracles, of the sources that the map was made with and that meet another
 value there (models of `tests/data/tiny.toml`; one layer of any other). A line of RESULTS is written for each; what is
 there already is not run again. At the end: how many were killed, and every survivor with its line.
@@ -32,19 +33,23 @@ import gc
 import hashlib
 import importlib.util
 import json
+import marshal
 import os
 import random
 import signal
 import sys
+import tempfile
 import time
 import tomllib
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import suppress
 from fractions import Fraction
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from itertools import accumulate, groupby
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -73,9 +78,27 @@ WITHOUT = {"architecture", "packaging"}  # they read the source, not figures
 PLAIN = (int, float, bool, str, type(None), Fraction)
 # Not tests: what is evaluated while modules are imported, and what by anything.
 IMPORTED, REACHED = "imported", "reached"
+# Among places: the test starts processes, which say nothing of what they evaluate.
+STARTS = "started processes"
 EQUAL = ROOT / "tests" / "data" / "mutants.json"
 TINY = ROOT / "tests" / "data" / "tiny.toml"
 VERIFIED = "verify "  # the name of what `verify` sees, among tests
+# `sitecustomize.py` of processes that tests start: they import the changed module too. It imports nothing that a test
+# could take for an import of the package.
+CHANGED = """\
+import marshal, sys
+from importlib.machinery import PathFinder
+
+class Changed:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        spec = PathFinder.find_spec(name, path, target) if name == {name!r} else None
+        if spec and spec.origin == {file!r}:
+            spec.loader.get_code = lambda _: marshal.loads({code!r})
+        return spec
+
+sys.meta_path.insert(0, Changed)
+"""
 
 
 class Mutant(NamedTuple):
@@ -221,6 +244,14 @@ class Seen:
         self.seen, self.reached = set[str](), set[str]()
         builtins.__told__, builtins.__reached__ = self.told, self.note  # type: ignore[attr-defined]
         sys.meta_path.insert(0, Sources(lambda file: compiled(file, Telling(file)) if ours(file) else None))
+        sys.addaudithook(lambda event, _: self.seen.add(f"{STARTS}#0") if event == "subprocess.Popen" else None)
+        start: Callable[[BaseProcess], None] = BaseProcess.start
+
+        def noted(worker: BaseProcess) -> None:
+            self.seen.add(f"{STARTS}#0")
+            start(worker)
+
+        setattr(BaseProcess, "start", noted)  # noqa: B010
 
     def note(self, place: str, value: Any) -> Any:
         if not self.within:
@@ -293,8 +324,9 @@ class Seen:
 
 
 def limited(seconds: float) -> None:
-    """Ends this process when it has worked for several times as long: what does not end is seen too."""
+    """Ends this process when it has worked for several times as long, or waited: what does not end is seen too."""
     signal.setitimer(signal.ITIMER_PROF, 30 + 3 * seconds)
+    signal.setitimer(signal.ITIMER_REAL, 120 + 20 * seconds)
 
 
 def side_by_side(jobs: int, work: Callable[[int], None]) -> None:
@@ -362,9 +394,12 @@ class Mutants:
         self.todo, self.asked = todo, asked
         wanted = {f"{key(mutant.file)}#{mutant.place}" for mutant in todo}
         self.seconds, self.calling = dict[str, float](), dict[str, list[str]]()
+        self.starting = set[str]()
         for line in map_of(asked.results).read_text().splitlines():
             test, seconds, places = json.loads(line).values()
             self.seconds[test] = seconds
+            if places.pop(STARTS, None):
+                self.starting.add(test)
             for file, found in places.items():
                 for one in [file, *(place for place in (f"{file}#{n}" for n in found) if place in wanted)]:
                     self.calling.setdefault(one, []).append(test)
@@ -392,11 +427,15 @@ class Mutants:
         return True
 
     def all(self, mutants: list[Mutant], end: float) -> None:
+        path = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
         for mutant in mutants:
             if time.monotonic() > end:
                 break
             begun = time.monotonic()
-            by, tests = self.tried(mutant)
+            with tempfile.TemporaryDirectory() as site:
+                Path(site, "sitecustomize.py").write_text(in_children(mutant), "utf-8")
+                os.environ["PYTHONPATH"] = os.pathsep.join([site, *path])
+                by, tests = self.tried(mutant)
             line = json.dumps({**mutant._asdict(), "killed_by": by, "tests": tests}, ensure_ascii=False)
             with self.asked.results.open("a") as out:
                 out.write(line + "\n")
@@ -405,11 +444,16 @@ class Mutants:
             sys.stderr.write(f"{mutant.file}:{mutant.line}: {mutant.change}: {said}\n")
 
     def chosen(self, tests: set[str], others: bool) -> tuple[list[str], str]:
-        """These, the quickest first, and then all others, as many as there is time for; and how many that is."""
+        """These, the quickest first, and then all others, as many as there is time for, and in as much time again those
+        that start processes; and how many that is."""
         asked = self.items.keys() & (self.seconds.keys() if others else tests)  # without those of `verify`
+        first = self.quickest(asked, tests)
+        then = self.quickest(self.items.keys() & self.starting - set(first), tests)
+        return first + then, f"{len(first)} of {len(asked)} tests, {len(then)} that start processes"
+
+    def quickest(self, asked: Set[str], tests: set[str]) -> list[str]:
         quickest = sorted(asked, key=lambda test: (test not in tests, self.seconds[test]))
-        many = bisect(list(accumulate(self.seconds[test] for test in quickest)), self.asked.tests)
-        return quickest[:many], f"{many} of {len(quickest)} tests"
+        return quickest[: bisect(list(accumulate(self.seconds[test] for test in quickest)), self.asked.tests)]
 
     def tried(self, mutant: Mutant) -> tuple[str, str]:
         """The test that sees it, "" where none does; and how many there were to try."""
@@ -429,12 +473,13 @@ class Mutants:
     def apart(
         self, mutant: Mutant, swapped: list[tuple[CodeType, CodeType]], tests: list[str], sources: list[str]
     ) -> str:
-        """What a process of its own finds."""
+        """What a process of its own finds, and those that its tests start."""
         reader, writer = os.pipe()
         child = os.fork()
         if not child:
             os.close(reader)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            os.setpgrp()
             try:
                 found = self.swapped(swapped, tests) if swapped else self.imported(mutant, tests)
                 limited(sum(self.seconds[VERIFIED + source] for source in sources))
@@ -447,6 +492,8 @@ class Mutants:
         with os.fdopen(reader) as said:
             found = said.read()
         _, status = os.waitpid(child, 0)
+        with suppress(ProcessLookupError):  # its tests may have been ended before what they started
+            os.killpg(child, signal.SIGKILL)
         return found if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0 else f"it did not end ({status})"
 
     def swapped(self, changed: list[tuple[CodeType, CodeType]], tests: list[str]) -> str:
@@ -472,6 +519,12 @@ class Mutants:
         first = First(tests, self.seconds)
         pytest.main([*QUIET, "-x", *dict.fromkeys(map(file_of, tests))], plugins=[first])
         return first.failed or ""
+
+
+def in_children(mutant: Mutant) -> str:
+    """What a process that a test starts does first."""
+    name = mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return CHANGED.format(name=name, file=str(ROOT / mutant.file), code=marshal.dumps(code_of(mutant)))
 
 
 def file_of(test: str) -> str:

@@ -42,6 +42,20 @@ def test_the_best_size_for_gophers_compute(law: ScalingLaw, params: float, token
     assert law.optimum(GOPHER) == (pytest.approx(params, rel=2e-3), pytest.approx(tokens, rel=4e-3))
 
 
+@pytest.mark.parametrize(
+    ("options", "params"),
+    [
+        ("--params 1B", 1e9),
+        ("--train-tokens 20B", 1e9),
+        ("--compute 1.2e20", 1e9),
+        ("--params 4B --train-tokens 5B", 1e9),
+    ],
+)
+def test_the_rule_of_20_tokens_per_parameter(options: str, params: float) -> None:
+    rule = run.data("scale", *options.split())["rule_of_thumb"]
+    assert (rule["params"], rule["train_tokens"]) == (pytest.approx(params), pytest.approx(20 * params))
+
+
 def test_repeated_data_as_the_authors_compute_it() -> None:
     """The README of huggingface/datablations prints these losses for the two models of its figure 1."""
     assert MUENNIGHOFF.loss(6.34e9, 242e9, 25e9) == pytest.approx(2.2256440889984477, rel=1e-12)

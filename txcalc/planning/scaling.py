@@ -22,6 +22,7 @@ from txcalc.planning.gradients import FLOPS
 from txcalc.units import short
 
 EPOCHS = 44  # the most that Muennighoff et al. fitted
+TOKENS_PER_PARAM = 20  # the rule of thumb: 1 B parameters on 20.2 B tokens (Hoffmann et al. 2022, table 3)
 
 
 class ScalingLaw(NamedTuple):
@@ -163,6 +164,18 @@ class ScalingQuestion(NamedTuple):
         if faults:
             raise InputError("scale", faults)
         return self
+
+
+def twenty_to_one(question: ScalingQuestion) -> tuple[float, float]:
+    """N and D by the rule of 20 tokens per parameter: of the given one, or of the budget of both."""
+    params, tokens, compute, _ = question
+    if params and tokens:
+        compute = FLOPS * params * tokens
+    if compute is not None:
+        size = (compute / FLOPS / TOKENS_PER_PARAM) ** 0.5
+    else:
+        size = params or (tokens or 0) / TOKENS_PER_PARAM
+    return size, size * TOKENS_PER_PARAM
 
 
 def laws(text: str | None, unique: int | None) -> list[ScalingLaw]:

@@ -42,6 +42,13 @@ class ExpectedLoss(Answer):
         return self.train_tokens / self.params
 
 
+class RuleOfThumb(Answer):
+    """The size and the tokens by the rule of 20 tokens per parameter, for the same model, tokens or FLOPs."""
+
+    params: float
+    train_tokens: float
+
+
 class FittedRange(Answer):
     """The smallest and the largest sizes that a law was fitted to."""
 
@@ -71,7 +78,7 @@ class LawPrediction(Answer):
 
 
 class Scale(Result, tag_field="schema", tag="txcalc/scale/1", kw_only=True):
-    """The predictions of every law; `counts`: which parameters they count."""
+    """The predictions of every law, and of the rule of thumb; `counts`: which parameters they count."""
 
     model: ModelInfo | None = None
     params: int | None
@@ -80,6 +87,7 @@ class Scale(Result, tag_field="schema", tag="txcalc/scale/1", kw_only=True):
     unique_tokens: int | None
     bytes_per_token: float | None
     counts: str
+    rule_of_thumb: RuleOfThumb
     laws: tuple[LawPrediction, ...]
     notes: tuple[str, ...]
 
@@ -139,7 +147,7 @@ def scale(
     selected = scaling.laws(None if laws is None else ",".join(names(laws)), question.unique)
     predictions = tuple(predicted(scaling.ask(law, question), token_bytes) for law in selected)
     notes = [warning for law in predictions for warning in law.warnings]
-    notes.append("; ".join(f"{law.name}: {law.source.partition(')')[0]})" for law in predictions))
+    notes.append("; ".join(map(_described, predictions)))
     if token_bytes:
         notes.append("bits per byte assume your tokenizer's bytes per token for every law")
     return Scale(
@@ -150,9 +158,15 @@ def scale(
         unique_tokens=question.unique,
         bytes_per_token=token_bytes,
         counts=COUNTS,
+        rule_of_thumb=RuleOfThumb(*scaling.twenty_to_one(question)),
         laws=predictions,
         notes=tuple(notes),
     )
+
+
+def _described(law: LawPrediction) -> str:
+    paper = law.source.partition(")")[0].replace(" (", ", ")
+    return f"{law.name}: {law.title.partition(',')[0]} ({paper})"
 
 
 def _token_bytes(value: float | str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from txcalc.questions.scale import ExpectedLoss, LawPrediction, Scale
+from txcalc.questions.scale import ExpectedLoss, LawPrediction, RuleOfThumb, Scale
 from txcalc.render.report import Report, Table, TableCell, column, rounded
 from txcalc.units import short
 
@@ -13,8 +13,8 @@ LONG = 1e6  # a perplexity from here on is written with an exponent
 
 def report(answer: Scale, form: str) -> Report:
     """The predictions of each law for the given model and for the optimum, and the constants with their confidence."""
-    cautions = answer.laws[0].warnings if form == "table" else ()  # on the headline, which data lack
-    header = [*cautions, _verdict(answer), answer.counts]
+    cautions = answer.laws[0].warnings if form == "table" else ()  # of the headline, which data lack
+    header = [_verdict(answer), _rule_of_thumb(answer), *cautions, answer.counts]
     headings: list[object] = ["law", "N", "D", "D/N", column("loss", "nats"), "perplexity", "bits/token"]
     headings += ["bits/byte"] if answer.bytes_per_token else []
     title = "Optimal model" if answer.optimal else "Given model"
@@ -36,13 +36,23 @@ def report(answer: Scale, form: str) -> Report:
 
 def _verdict(answer: Scale) -> str:
     law: LawPrediction = answer.laws[0]
-    question = law.asked
+    point = law.asked
     name = f"{answer.model.name}: " if answer.model else ""
-    sizes = f"{short(question.params)} parameters on {short(question.train_tokens)} tokens"
+    loss = f"loss {point.loss:.3f} ({law.name})"
     if answer.optimal:
-        return f"{name}optimal: {sizes}, {_flops(law.compute)}: loss {question.loss:.3f} by {law.name}"
+        sizes = f"{_sizes(point)} ({point.tokens_per_param:.1f} per parameter)"
+        return f"{name}optimal: {sizes}, {_flops(law.compute)}; {loss}"
     above = f"{100 * law.excess_loss:.1f} % above the optimum for its {_flops(law.compute)}"
-    return f"{name}{sizes}: loss {question.loss:.3f} by {law.name}, {above}"
+    return f"{name}{_sizes(point)}: {loss}, {above}"
+
+
+def _rule_of_thumb(answer: Scale) -> str:
+    same = "" if answer.optimal else " for these FLOPs"
+    return f"rule of thumb, 20 tokens per parameter: {_sizes(answer.rule_of_thumb)}{same}"
+
+
+def _sizes(point: ExpectedLoss | RuleOfThumb) -> str:
+    return f"{short(point.params)} parameters on {short(point.train_tokens)} tokens"
 
 
 def _row(name: str, point: ExpectedLoss) -> list[Any]:

@@ -119,15 +119,17 @@ def comparison(answer: DeployComparison) -> Report:
     several = len(set(names)) > 1  # else the header names the model
     rows: list[Sequence[Any]] = []
     notes: dict[str, None] = {}
+    model = ""
     for plan in answer.deployments:
+        above, model = model, plan.model if isinstance(plan, Refusal) else plan.model.name
+        if several and model != above:
+            rows.append((TableCell(None, model, "bold"), *[""] * (6 + 2 * priced)))
+        gpus = plan.gpu if isinstance(plan, Refusal) else f"{plan.layout.gpus} × {plan.gpu.name}"
+        label = TableCell(f"{model} on {gpus}", f"  {gpus}" if several else gpus)
         if isinstance(plan, Refusal):
-            name = f"{plan.model} on {plan.gpu}"
-            label = TableCell(name, f"{plan.model}\n{plan.gpu}" if several else plan.gpu)
             rows.append((label, TableCell(None, "refused"), *[None] * (5 + 2 * priced)))
-            notes[f"{name}: {plan.refused}"] = None
+            notes[f"{model} on {gpus}: {plan.refused}"] = None
             continue
-        gpus, model = f"{plan.layout.gpus} × {plan.gpu.name}", plan.model.name
-        label = TableCell(f"{model} on {gpus}", f"{model}\n{gpus}" if several else gpus)
         fits, reason = _judgement(plan)
         if reason:
             notes[f"{model} on {plan.gpu.name}: {reason}"] = None
@@ -137,7 +139,7 @@ def comparison(answer: DeployComparison) -> Report:
         rows.append((label, fits, str(layout), users, *figures))
         notes |= dict.fromkeys(f"{model} on {plan.gpu.name}: {note}" for note in plan.plan_notes)
     headings = (
-        TableCell("deployment", "model\nGPUs" if several else "GPUs"),
+        TableCell("deployment", "GPUs"),
         "fits",
         "layout",
         TableCell("most sequences", "max\nusers"),
@@ -148,7 +150,7 @@ def comparison(answer: DeployComparison) -> Report:
     answers = [plan for plan in answer.deployments if isinstance(plan, Deploy)]
     against = [f"{plan.layout.gpus} × {plan.gpu.name}: {serving.api(plan, plan.api)}" for plan in answers if plan.api]
     header = [*_advice(answer), *against, *(serving.shared(answers, speeds[0]) if speeds else [])]
-    return Report([Table("", headings, rows, left=frozenset({0, 2}))], header, list(notes))
+    return Report([Table("", headings, rows, left=frozenset({0, 2}), name="deployments")], header, list(notes))
 
 
 def _judgement(answer: Deploy) -> tuple[TableCell, str | None]:

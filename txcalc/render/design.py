@@ -22,9 +22,10 @@ def report(answer: Design, form: str) -> Report:
         nearest = ((answer.largest_classic, "fits"), (answer.smallest_excess, "does not"))
         words = [f"L={shape.layers} D={shape.width} {verb}" for shape, verb in nearest if shape]
         header.append(f"{budget.text} at {answer.weights}: {', '.join(words)}")
-    tables = [_table(f"Best first: {answer.rule}", answer.rows, in_bytes)]
+    tables = [_table(f"Best first: {answer.rule}", answer.rows, in_bytes, form)]
     if answer.classic:
-        tables.append(_table("Well-known shapes, in this family", answer.classic, in_bytes, verdicts=in_bytes))
+        title = "Well-known shapes, in this family"
+        tables.append(_table(title, answer.classic, in_bytes, form, verdicts=in_bytes))
     return Report(tables, header)
 
 
@@ -40,8 +41,8 @@ def _counted(answer: Design) -> str:
     return f"{answer.weights}, weights, one sequence of {budget.context:,} tokens and its activations"
 
 
-def _table(title: str, shapes: Sequence[Shape], in_bytes: bool, verdicts: bool = False) -> Table:
-    """One row per shape; sizes that no shape has are left out."""
+def _table(title: str, shapes: Sequence[Shape], in_bytes: bool, form: str, verdicts: bool = False) -> Table:
+    """One row per shape; sizes that no shape has are left out. A wide terminal shows the aspect ratio too."""
     experts = any(shape.active != shape.params for shape in shapes)
     sizes: dict[Any, list[TableCell]] = {
         "L": [cell(shape.layers) for shape in shapes],
@@ -63,4 +64,8 @@ def _table(title: str, shapes: Sequence[Shape], in_bytes: bool, verdicts: bool =
         columns["fits"] = [
             TableCell(shape.fits, "yes" if shape.fits else "no", "green" if shape.fits else "red") for shape in shapes
         ]
-    return Table(title, list(columns), list(zip(*columns.values(), strict=True)), left=frozenset())
+    optional = frozenset((len(columns),)) if form == "table" else frozenset[int]()
+    if optional:
+        columns["D/L"] = [cell(f"{shape.width / shape.layers:.0f}") for shape in shapes]
+    rows = list(zip(*columns.values(), strict=True))
+    return Table(title, list(columns), rows, left=frozenset(), optional=optional)

@@ -7,7 +7,7 @@ from typing import Any
 
 from txcalc.planning.fitting import ModelFit
 from txcalc.questions.fit import Cards, Fit
-from txcalc.render.report import Report, Table, TableCell, column, rounded
+from txcalc.render.report import Report, Table, TableCell, byte_size, column, rounded
 from txcalc.units import iec, three
 
 SIZES = (
@@ -31,29 +31,35 @@ def report(answer: Fit, form: str) -> Report:
     model_names = sorted(listed, key=lambda name: (-models[name][0].params, name))
     best_alone, one_format = answer.one_row_per_card, answer.in_turn and len(answer.cards) == 1
     timed = any(row.tokens_per_s for row in answer.rows)
-    names = [card.name for card in answer.cards] if best_alone else [f"left, {name}" for name in answer.formats]
-    headings: list[object] = ["model", "parameters", "tokens", *(column(name, "bytes") for name in names)]
+    sizes = [column(card.name, "bytes") for card in answer.cards]
+    if not best_alone:
+        sizes = [column(f"left, {name}", "bytes", f"free, {name}") for name in answer.formats]
+    headings: list[object] = ["model", "parameters", "tokens", *sizes]
+    optional = frozenset[int]()
     if one_format:
-        headings[3:] = ["format", *["tokens/s"] * timed, column("left", "bytes")]
+        headings[3:] = ["format", *["tokens/s"] * timed, column("left", "bytes", "free")]
+        optional = frozenset((len(headings),)) if form == "table" else optional
+        headings += [column("needed", "bytes")] * len(optional)
     lines: list[Sequence[Any]] = []
-    sizes: list[str] = []
+    groups: list[str] = []
     for name in model_names:
         rows = [row for row in models[name] if row.best] if best_alone else models[name]
         first = models[name][0]
         size = next(text for least, text in SIZES if first.params >= least)
-        if grouped and size not in sizes:
-            sizes.append(size)
+        if grouped and size not in groups:
+            groups.append(size)
             lines.append((TableCell(None, size), *[""] * (len(headings) - 1)))
         if one_format:
             speed = rows[0].tokens_per_s
             cells = [TableCell(rows[0].weights, rows[0].weights)]
             cells += [TableCell(speed, three(speed) if speed else "")] * timed + [_room(rows[0])]
+            cells += [byte_size(rows[0].need_bytes)] * len(optional)
         else:
             cells = [(_best if best_alone else _room)(row) for row in rows]
         lines.append((name, rounded(first.params), first.context, *cells))
-    table = Table("", headings, lines, name="fit", crossed=not one_format)
+    table = Table("", headings, lines, name="fit", crossed=not one_format, optional=optional)
     verb = "model fits" if len(models) == 1 else "models fit"
-    tokens = f"with one sequence of {answer.context:,} tokens (their context if shorter)"
+    tokens = f"with one sequence of {answer.context:,} tokens, or of the model's context if that is shorter"
     refused = sum(all(row.refused for row in rows) for rows in models.values())
     count = f"{len(fitting)} of {len(models)} {verb}{f' ({refused} refused)' * bool(refused)}"
     header = [f"{count}, {tokens}", *_cards(answer)]
@@ -61,8 +67,8 @@ def report(answer: Fit, form: str) -> Report:
         f"measured on {row.known['where']}; without activations" for row in answer.rows if row.known
     )
     if best_alone:
-        speeds, room = ["tokens/s of one sequence"] * timed, ["free memory per GPU"] * one_format
-        header.append(", ".join(["the first format that fits", *speeds, *room]))
+        speeds, room = "; tokens/s: of one sequence" * timed, "; free: memory left per GPU" * one_format
+        header.append(f"{'format' if one_format else 'per GPU'}: the widest that fits{speeds}{room}")
     if grouped and (omitted := len(fitting) - len(served)):
         header.append(f"{omitted} of them, with an encoder or run by no engine, are left out (--all)")
     return Report([table], header, answer.notes, not answer.failed)
@@ -74,10 +80,9 @@ def _cards(answer: Fit) -> list[str]:
     for card in answer.cards:
         times, suffix = (f"{card.number} × ", " each") if card.number > 1 else ("", "")
         system, remark = card.memory_bytes - card.visible_bytes, f" ({card.more})" if card.more else ""
-        usable = f", {iec(card.visible_bytes)} usable{remark}" if system or remark else ""
-        reservation = f", {iec(reserve)} reserved" if (reserve := card.reserve_bytes - system) else ""
-        engine = _engine(answer, card)
-        lines.append(f"{times}{card.title}: {iec(card.memory_bytes)}{suffix}{usable}{reservation}{engine}")
+        usable = f"{iec(card.visible_bytes)} usable{remark} of " if system or remark else ""
+        reserved = f"; reserve {iec(reserve)}" if (reserve := card.reserve_bytes - system) else ""
+        lines.append(f"{times}{card.title}: {usable}{iec(card.memory_bytes)}{suffix}{reserved}{_engine(answer, card)}")
     return lines
 
 
@@ -87,8 +92,8 @@ def _engine(answer: Fit, card: Cards) -> str:
     judged = [row for row in rows if row.engine]
     if not judged:
         return ""
-    formats = " of " + ", ".join(dict.fromkeys(row.weights for row in judged))
-    return f"; memory{'' if all(r.engine or r.refused for r in rows) else formats} as in {answer.engine_label}"
+    formats = " for " + ", ".join(dict.fromkeys(row.weights for row in judged))
+    return f"; memory as in {answer.engine_label}{'' if all(r.engine or r.refused for r in rows) else formats}"
 
 
 def _room(row: ModelFit) -> TableCell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from txcalc.render.lines import blocks, wrapped
+from txcalc.render.lines import blocks, is_label, wrapped
 from txcalc.render.report import Report, Table, cell
 
 WIDTH = 84  # characters that a line of an article holds in \\small
@@ -49,8 +49,15 @@ def _float(
         ]
         for k, row in enumerate((table.headings, *rows))
     ]
-    columns = _columns([i in table.left for i in chosen], list(zip(heads, *body, strict=True)))
-    label = re.sub(r"[^a-z0-9]+", "-", (table.name or caption).lower()).strip("-") or "result"
+    labels = [is_label([*map(cell, row)]) for row in rows]
+    figures = [row for row, label in zip(body, labels, strict=True) if not label] or body
+    columns = _columns([i in table.left for i in chosen], list(zip(heads, *figures, strict=True)))
+    above = f"\\multicolumn{{{len(columns)}}}{{l}}"  # a label stands above its rows
+    lines = [
+        f"{above}{{{latex_text(cell(row[0]).text)}}} \\\\" if label else _row(texts, columns)
+        for row, label, texts in zip(rows, labels, body, strict=True)
+    ]
+    label = re.sub(r"[^a-z0-9]+", "-", (table.name or caption.partition(";")[0]).lower()).strip("-") or "result"
     going_on, after = (f"-{number}", " (continued)") if number > 1 else ("", "")
     return "\n".join(
         [
@@ -62,7 +69,7 @@ def _float(
             r"\toprule",
             _row(heads, columns),
             r"\midrule",
-            *(_row(row, columns) for row in body),
+            *lines,
             r"\bottomrule",
             r"\end{tabular}",
             r"\end{table}",

@@ -1,7 +1,8 @@
 """A report as terminal lines: none wider than the terminal, no word cut, no number broken.
 
-A table that is too wide gives way in this order: headings wrap at spaces, labels wrap at spaces and after the joints of
-a path, gaps narrow, and at last its columns go below each other, each block under the labels of the rows.
+A table that is too wide gives way in this order: headings wrap at spaces, gaps narrow if that keeps each row in a line,
+labels wrap at spaces and after the joints of a path, and at last columns go below each other, each block under the
+labels of the rows.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from txcalc.render.report import Report, Table, TableCell, cell
 
+WIDE = 100  # columns of a terminal that shows optional columns of tables
 GAP = 2  # between two columns; one where nothing else helps
 # Where a long word may break; in a path at the dots rather than within names.
 JOINTS = re.compile(r"(?:(?<=\w{2})(?:/|,(?=\D))|(?<=\w)\.(?=[a-z_*(]))(?=\S{3})")
@@ -39,10 +41,20 @@ def as_lines(report: Report, width: int) -> Iterator[Line]:
         yield from [[]] * bool(k or report.header)
         if table.title:
             yield from paragraph(table.title, "bold")
-        table = _with_flat_headings(table, width)
+        table = _with_flat_headings(_without_optional(table, width), width)
         for number, (columns, widths, gap) in enumerate(blocks(table, width)):
             yield from [[]] * bool(number)
             yield from _block(table, columns, widths, gap)
+
+
+def _without_optional(table: Table, width: int) -> Table:
+    """A table without its optional columns, unless the terminal is wide and all columns fit side by side."""
+    columns = [[*map(cell, column)] for column in zip(table.headings, *table.rows, strict=True)]
+    if not table.optional or (width >= WIDE and sum(map(_width, columns)) + GAP * (len(columns) - 1) <= width):
+        return table
+    kept = [i for i in range(len(columns)) if i not in table.optional]
+    headings, *rows = ([row[i] for i in kept] for row in (table.headings, *table.rows))
+    return replace(table, headings=headings, rows=rows, left=frozenset(kept.index(i) for i in table.left & {*kept}))
 
 
 def _with_flat_headings(table: Table, width: int) -> Table:
@@ -106,7 +118,7 @@ Chosen = tuple[list[int], list[int], int]  # numbers of columns, their widths, t
 def blocks(table: Table, width: int) -> list[Chosen]:
     """Splits the columns into blocks that fit the width: one if possible, otherwise as few as possible."""
     rows = [[cell(value) for value in row] for row in (table.headings, *table.rows)]
-    body = [row for row in rows[1:] if not _is_label(row)]  # a label has a line to itself
+    body = [row for row in rows[1:] if not is_label(row)]  # a label has a line to itself
     columns: list[Column] = list(zip(*(rows[:1] + (body or rows[1:])), strict=True))
     labels = list(range(table.keys))
     groups: list[list[int]] = []
@@ -122,7 +134,7 @@ def blocks(table: Table, width: int) -> list[Chosen]:
     return [columns for columns, _ in fitted]
 
 
-def _is_label(row: Sequence[TableCell]) -> bool:
+def is_label(row: Sequence[TableCell]) -> bool:
     """Whether a row is the label of those below it."""
     return len(row) > 1 and not any(cell.text for cell in row[1:])
 
@@ -138,14 +150,16 @@ def _fitted(table: Table, columns: list[Column], chosen: list[int], width: int) 
     texts = [k for k, i in enumerate(chosen) if i in table.left]
     for joints in (JOINTS, FINE):
         widths = [_width(columns[i]) for i in chosen]
-        least = []
+        least, unbroken = [], 0
         for i in chosen:
             heading, *cells = columns[i]
             body = max((_longest(cell.text, joints) for cell in cells), default=0) if i in table.left else _width(cells)
             least.append(max(_longest(heading.text, FINE), body))
-        narrow = sum(least) + GAP * (len(chosen) - 1) > width
+            unbroken += max(least[-1], _width(cells))
+        gaps = len(chosen) - 1
+        narrow = sum(least) + GAP * gaps > width or unbroken + gaps <= width < unbroken + GAP * gaps
         gap = 1 if narrow else GAP
-        most = width - gap * (len(chosen) - 1)
+        most = width - gap * gaps
         while sum(widths) > most and (shrinkable := [k for k in range(len(chosen)) if widths[k] > least[k]]):
             widths[_cheapest(shrinkable, columns, chosen, widths)] -= 1
         if sum(widths) <= most:
@@ -170,7 +184,7 @@ def _block(table: Table, chosen: list[int], widths: list[int], gap: int) -> Iter
         if not number and not any(c.text for c in row):
             yield _rule(widths, gap)
             continue
-        if number and _is_label([cell(value) for value in whole]):
+        if number and is_label([cell(value) for value in whole]):
             lines = wrapped(row[0].text, max(LEAST, sum(widths) + gap * (len(widths) - 1)))
             yield from ([(text, row[0].style)] for text in lines)
             continue

@@ -114,6 +114,7 @@ class Table(Struct, frozen=True):
     name      name in data, if the title says more
     known     how the figures of a column are known
     crossed   each further column is an item (a model, a card); a cell may hold several named values
+    optional  columns that only a wide terminal shows
     """
 
     title: str
@@ -125,6 +126,7 @@ class Table(Struct, frozen=True):
     name: str = ""
     known: Mapping[str, str] = field(default_factory=dict)
     crossed: bool = False
+    optional: frozenset[int] = frozenset()
 
 
 class Report(Struct, frozen=True):

@@ -398,14 +398,17 @@ def _loads(speed: Speed, most: int | None) -> Table:
             TableCell(point.bound, point.bound),
             *_rates_of_point(point),
             *(cost if point in costly else cell(None) for cost in _costs(speed, point)),
+            *([_rate(point.steady.requests_per_s), duration(point.steady.e2e_s.mean)] if most else ()),
         ]
         for point in points
     ]
     times = column("TTFT", "s"), column("TPOT", "s")
     headings = (TableCell("users", "users"), *times, "bound", *_throughput_headings(speed))
+    further = ("requests/s", column("end to end", "s")) if most else ()
+    optional = frozenset(range(len(headings), len(headings) + len(further)))
     of_run = f"; {number_of('user', speed.sequences)} simulated" if speed.simulation and speed.rate is None else ""
     title = f"Loads, {points[0].layout}: each user sends the next request when an answer ends{of_run}"
-    return Table(title, headings, rows)
+    return Table(title, (*headings, *further), rows, optional=optional)
 
 
 def _front(speed: Speed) -> Table:

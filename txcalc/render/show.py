@@ -33,7 +33,7 @@ def report(answer: Show, form: str) -> Report:
         header.append(f"published: {answer.published}")
     header += [answer.checkpoint_summary] if answer.checkpoint_summary else []
     tables = [_convention(convention, workload.batch * workload.tokens) for convention in answer.conventions]
-    tables.append(_parts(answer))
+    tables.append(_parts(answer, form))
     towers = [_tower(name, tower, answer) for name, tower in answer.towers.items()]
     if full:
         tables += [*towers, _params(answer, form), _flops(answer, form), _memory(answer, form), _traffic(answer)]
@@ -103,7 +103,8 @@ def _by_kind(params: dict[str, int], flops: dict[str, int]) -> list[str]:
     return [kind for kind in KINDS if kind in params or kind in flops]
 
 
-def _parts(answer: Show) -> Table:
+def _parts(answer: Show, form: str) -> Table:
+    """Parameters and FLOPs by part; a wide terminal shows the other way of counting attention too."""
     masked = answer.convention.attention == "masked"
     params, flops = answer.params.by_kind, answer.flops.masked.by_kind if masked else answer.flops.by_kind
     whole, cost = answer.params.total, answer.flops.masked.matmul if masked else answer.flops.forward.matmul
@@ -122,8 +123,18 @@ def _parts(answer: Show) -> Table:
     labels = ("parameters", "share", "/token", "FLOPs", "share")
     headings = ["part", *(TableCell(name, text) for name, text in zip(names, labels, strict=True))]
     evidence = dict(zip(names, [known[0]] * 2 + [known[1]] * 3, strict=True))
-    title = f"By part: parameters {known[0]}, FLOPs {known[1]}"
-    return Table(title, headings, rows, total=True, name="parts", known=evidence)
+    both = " (dense)" if answer.has_windows and not masked else ""
+    title = f"By part: parameters {known[0]}, FLOPs{both} {known[1]}"
+    optional = []
+    if form == "table":
+        costs = answer.flops.by_kind if masked else answer.flops.masked.by_kind
+        other = [*(costs.get(kind) for kind in _by_kind(params, flops)), sum(costs.values())]
+        headings.append(f"/token, {'dense' if masked else 'masked'}")
+        rows = [
+            [*row, rounded(Fraction(spent, tokens)) if spent else ""] for row, spent in zip(rows, other, strict=True)
+        ]
+        optional = [len(headings) - 1]
+    return Table(title, headings, rows, total=True, name="parts", known=evidence, optional=frozenset(optional))
 
 
 def _tower(name: str, tower: Tower, answer: Show) -> Table:

@@ -30,6 +30,7 @@ from txcalc import hardware, load
 from txcalc.errors import InputError, TxcalcError
 from txcalc.model import Model
 from txcalc.planning.layout import Layout
+from txcalc.planning.serving.demand import ROUNDS
 from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import Reserve, engine
 from txcalc.planning.serving.points import Timer, request
@@ -293,7 +294,8 @@ def held_by(row: Row) -> Planner:
 @cache
 def timer(held: Planner, prompt: int, answer: int) -> Timer:
     lengths = [Lengths(int(SHORTEST * n), n) if (prompt, answer) in DRAWN else n for n in (prompt, answer)]
-    return Timer(held, request(prompt + answer, lengths[0], answer=lengths[1]), prompt + answer)
+    load = replace(request(prompt + answer, lengths[0], answer=lengths[1]), rounds=ROUNDS)
+    return Timer(held, load, prompt + answer)
 
 
 def predict(row: Row) -> Found:

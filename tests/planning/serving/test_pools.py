@@ -13,7 +13,7 @@ from txcalc import hardware, load
 from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.planning.layout import Layout
-from txcalc.planning.serving.demand import ROUNDS, Demand
+from txcalc.planning.serving.demand import Demand, rounds
 from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.disaggregation import Pools, pools
 from txcalc.planning.serving.engine import engine
@@ -101,7 +101,7 @@ def test_two_pools_are_what_their_formulas_say(one: Demand, copies: tuple[int, i
     assert x == pytest.approx(found.decoding / 499 / found.tpot, rel=1e-9)  # type: ignore[operator]
     assert found.utilisation == pytest.approx(x / fillers * one.prompt, rel=1e-9)
     busy = x / fillers * one.prompt * (1 - 1 / max(1, each))
-    first = max(0, each - 1) / 2 * one.prompt / ROUNDS
+    first = max(0, each - 1) / 2 * one.prompt / rounds(each)
     ttft = one.overhead + busy * one.prompt / (1 - busy) * (1 + one.spread) / 2 + one.unloaded + first
     ttft += handed + (1.5 + one.polls) * step
     slack = max(0.0, n / x - ttft - 499 * found.tpot)  # type: ignore[operator]

@@ -23,7 +23,7 @@ from txcalc import hardware
 from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.planning.layout import Layout
-from txcalc.planning.serving.demand import ROUNDS, Demand, LatencyStats, Steady
+from txcalc.planning.serving.demand import ROUNDS, Demand, LatencyStats, Steady, rounds
 from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.points import Slo, Timer, request
@@ -141,8 +141,8 @@ def test_seats_and_looks_are_the_closed_forms(clients: int, seats: int, interval
     step = linear(0.006, 1e-4)
     traffic = Requests(Lengths(922, 1126), Lengths(461, 563))
     server = Server(step, 2.1e-5, 0.0, 8192, seats, 60_000, interval=interval)
-    run = ran(server, traffic, 10 * clients, clients)
-    demand = Demand(step, 1024 * 2.1e-5, 1024 * 2.1e-5, 1024 / 8192, 512, interval=interval)
+    run = ran(server, traffic, ROUNDS * clients, clients)
+    demand = Demand(step, 1024 * 2.1e-5, 1024 * 2.1e-5, 1024 / 8192, 512, interval=interval, rounds=ROUNDS)
     form = closed_loop(demand, clients, seats)
     assert mean(run, "tpot") == pytest.approx(form.tpot, rel=0.06)
     assert mean(run, "e2e") == pytest.approx(form.e2e, rel=0.06)
@@ -165,14 +165,16 @@ def test_closed_loops_of_drawn_servers_are_the_closed_forms(
     """However much of the time prompts take: what `steady` says of 500 drawn ones."""
     step, by = linear(fixed, each), int(answer * spread)
     traffic = Requests(Lengths(prompt, prompt), Lengths(answer - by, answer + by))
-    run = ran(Server(step, token, 0.01, 8192, 4096, 1 << 40, polls=2.0), traffic, ROUNDS * clients, clients)
+    run = ran(
+        Server(step, token, 0.01, 8192, 4096, 1 << 40, polls=2.0), traffic, round(rounds(clients) * clients), clients
+    )
     seconds, width = prompt * token, (12 * traffic.answers.spread) ** 0.5
     form = closed_loop(
         Demand(step, seconds, seconds, prompt / 8192, answer, overhead=0.01, polls=2.0, width=width), clients
     )
-    assert 0.9 < form.e2e / mean(run, "e2e") < 1.1
-    assert 0.55 < form.ttft / mean(run, "ttft") < 1.35
-    assert form.tpot and 0.93 < form.tpot / mean(run, "tpot") < 1.3
+    assert 0.98 < form.e2e / mean(run, "e2e") < 1.03
+    assert 0.6 < form.ttft / mean(run, "ttft") < 1.2
+    assert form.tpot and 0.97 < form.tpot / mean(run, "tpot") < 1.08
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from command import Command
 from hypothesis import example, given, strategies as st
 
-from txcalc.planning.serving.demand import ROUNDS, Demand
+from txcalc.planning.serving.demand import Demand, rounds
 from txcalc.planning.serving.queueing import CLOSE, Loop
 from txcalc.planning.serving.steady_state import closed_loop, open_loop
 
@@ -74,9 +74,18 @@ def test_copies_that_gather_prompts() -> None:
     """A prompt waits for half of what all copies take to have one, 1 + 1/2 of what one takes, or of the interval."""
     demand = Demand(linear(0.01, 0), 0.0, 0.0, 0.01, 1001, sharing=2, gathers=True, interval=60)
     few, many = (closed_loop(demand, n) for n in (2, 100))
-    rest = 1 - 1 / ROUNDS  # of the rounds, in which others decode
-    assert few.ttft == pytest.approx(0.01 * (0.5 + 29.5 + 1) * rest, rel=0.05)
-    assert many.ttft == pytest.approx(0.01 * (0.5 + (1.5 * 10 - 1) / 2 + 1) * rest, rel=0.05)
+    assert few.ttft == pytest.approx(0.01 * (0.5 + 29.5 + 1), rel=0.05)
+    assert many.ttft == pytest.approx(0.01 * (0.5 + (1.5 * 10 - 1) / 2 + 1), rel=0.05)
+
+
+def test_a_start_together_counts_the_less_the_more_requests_follow() -> None:
+    """10,000 requests, at least 10 per client and at most 400; the first of 64 waits for half of the prompts."""
+    assert [rounds(n) for n in (1, 64, 5000)] == [400, 156.25, 10]
+    demand = Demand(linear(0.01, 0), 0.05, 0.05, 0.5, 1001)
+    few, usual, many = (closed_loop(demand._replace(rounds=n), 64).ttft for n in (10, None, 1e6))
+    assert few - many == pytest.approx(31.5 * 0.05 / 10, rel=0.2) and usual - many == pytest.approx(
+        31.5 * 0.05 / 156.25, rel=0.2
+    )
 
 
 def test_polls_of_copies_that_gather_by_hand() -> None:
@@ -162,7 +171,7 @@ def test_no_client_is_answered_quicker_than_alone(one: Demand, n: float, shared:
     assert found.ttft >= (one.overhead + one.unloaded) * (1 - 1e-9)
     assert (found.tpot or 0) >= one.step(0.0) / one.tokens * (1 - 1e-9)
     if n <= 1 and not one.together and not shared:
-        rare = one._replace(interval=40)
+        rare = one._replace(interval=40, rounds=1e9)
         assert closed_loop(rare, n).ttft == pytest.approx(closed_loop(rare._replace(interval=1), n).ttft, rel=1e-6)
 
 

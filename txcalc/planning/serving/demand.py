@@ -12,9 +12,16 @@ from msgspec import Struct
 
 from txcalc.parts.structs import FrozenStruct
 
+REQUESTS = 10_000  # of a simulation, but per client of a closed loop from `ROUNDS` to:
+MOST_ROUNDS = 400  # the first ones, which all start at once, are then at most a quarter of those above p99
 # Requests that each of a benchmark's clients sends: --num-prompts is 10 · --max-concurrency in InferenceX's runs
 # (SemiAnalysisAI/InferenceX, benchmarks, 2026-02).
 ROUNDS = 10
+
+
+def rounds(clients: float) -> float:
+    """Requests of each client of a closed loop, in a simulation and in the closed form."""
+    return min(MOST_ROUNDS, max(ROUNDS, REQUESTS / clients))
 
 
 class Demand(NamedTuple):
@@ -32,12 +39,13 @@ class Demand(NamedTuple):
              that arrived meanwhile
     spread   squared coefficient of variation of a prompt's time
     bursts   squared coefficient of variation of an open loop's interarrival times: 1 for Poisson arrivals
-    together share of the rounds in which all prompts of a closed loop are computed before any answer: the first of
-             `ROUNDS`, and more where an engine computes prompts first and answers are of one length: they end together
+    together share of the rounds in which all prompts of a closed loop are computed before any answer, because an engine
+             computes prompts first and answers are of one length: they end together. In the first round it is so anyway
     width    of a closed loop: share of an answer's time over which answers that begin together end
     sharing  replicas that share experts, whose steps all wait for the slowest of them
     solo     seconds of a prompt while none of the other replicas computes one
     gathers  prompts wait until all of these replicas have one, at most `interval` steps
+    rounds   requests of each client of a closed loop, who all start at once; None: as many as `rounds` says
     """
 
     step: Callable[[float], float]
@@ -50,12 +58,13 @@ class Demand(NamedTuple):
     polls: float = 0.0
     spread: float = 0.0
     bursts: float = 1.0
-    together: float = 1 / ROUNDS
+    together: float = 0.0
     interval: int = 1
     width: float = 1.0
     sharing: int = 1
     solo: float = 0.0
     gathers: bool = False
+    rounds: float | None = None
 
 
 class LatencyStats(Struct, frozen=True):

@@ -16,7 +16,7 @@ from msgspec import Struct
 from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
 from txcalc.planning.layout import SERVING_ORDER, Layout
-from txcalc.planning.serving.demand import ROUNDS, Demand, Steady, StepCurve, Throughput
+from txcalc.planning.serving.demand import Demand, Steady, StepCurve, Throughput
 from txcalc.planning.serving.deployment import MOST_SEQUENCES, Planner
 from txcalc.planning.serving.durations import BoundedTime
 from txcalc.planning.serving.engine_profiles import latency
@@ -60,6 +60,7 @@ class Request(Struct, frozen=True):
     prompt_given  whether a prompt was given; if not, an encoder's pass is over the context
     simulated     number of simulated requests; None: the default
     seed          of the simulation
+    rounds        requests of each user of a closed loop in the closed form; None: as many as in a simulation
     """
 
     prompt: int
@@ -71,6 +72,7 @@ class Request(Struct, frozen=True):
     prompt_given: bool
     simulated: int | None = None
     seed: int = 0
+    rounds: float | None = None
 
     @property
     def width(self) -> float:
@@ -379,12 +381,13 @@ class Timer:
                 polls=latencies.steps,
                 spread=traffic.prompts.spread,
                 bursts=traffic.bursts,
-                together=1 / ROUNDS if traffic.answers.spread else latencies.together,
+                together=0.0 if traffic.answers.spread else latencies.together,
                 interval=engine.interval if shares or not engine.gathers else 1,
                 width=self.request.width,
                 sharing=times.sharing,
                 solo=prompt / times.prefill_rate(prompt, cached, 1 / times.sharing) if shares else 0.0,
                 gathers=engine.gathers and shares,
+                rounds=self.request.rounds,
             )
         return self._demands[layout, busy]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from math import ceil, erfc, exp, floor, inf, log, log1p, pi, sqrt
 
-from txcalc.planning.serving.demand import ROUNDS, Demand, Steady
+from txcalc.planning.serving.demand import ROUNDS, Demand, Steady, rounds
 
 CLOSE = 1e-6  # relative tolerance of a root
 GRID = 128  # states of the birth-death chain up to its mean
@@ -31,6 +31,8 @@ class Loop:
         self.demand, self.clients = demand, clients
         self.other_share = 1.0 if clients is None else max(0.0, 1 - 1 / max(1.0, clients))
         self.bursts = demand.bursts if clients is None else 1.0
+        self.rounds = demand.rounds or rounds(clients or 1.0)
+        self.together = max(demand.together, 1 / self.rounds)
         # Root finding calls both many times with the same batch.
         self.tpot, self.polled_prompts = cache(self._tpot), cache(self._polled_prompts)
 
@@ -71,7 +73,8 @@ class Loop:
         return decoding * self.demand.tokens / (self.demand.answer - 1)
 
     def clustering(self, decoding: float) -> float:
-        """Density of a closed loop's arrivals, relative to evenly spaced ones (1), as a mean over `ROUNDS` rounds.
+        """Density of a closed loop's arrivals, relative to evenly spaced ones (1), as a mean over all rounds but the
+        first.
 
         All clients start together. The steps of their prompts spread them, and so do unequal answers, by the square
         root of the round (a random walk), until they are spread over the whole time of an answer.
@@ -79,7 +82,15 @@ class Loop:
         if self.clients is None:
             return 1.0
         even, width = self.prompts_per_step(decoding) * self.demand.chunks, self.demand.width
-        return sum(1 / min(1.0, sqrt(even**2 + i * width**2) or CLOSE) for i in range(1, ROUNDS)) / (ROUNDS - 1)
+
+        def spread(i: float) -> float:
+            return min(1.0, sqrt(even**2 + i * width**2) or CLOSE)
+
+        early = sum(1 / spread(i) for i in range(1, ROUNDS))
+        first, last = ROUNDS - 0.5, self.rounds - 0.5  # of the others, whose sum is an integral
+        full = min(last, max(first, (1 - even**2) / width**2)) if width else last  # spread over the whole time
+        middle = 2 * (spread(full) - spread(first)) / width**2 if width else (last - first) / spread(first)
+        return (early + middle + last - full) / (self.rounds - 1)
 
     def poll_interval(self, decoding: float) -> float:
         """Decode steps between two polls for requests. Replicas that gather prompts wait until each has one: the mean
@@ -242,7 +253,7 @@ class Loop:
             seconds += away * prompt / max(1.0, demand.chunks) / 2
         steps = ahead * demand.chunks + shared * (prompt_steps + interval / 2)
         start = first * self.service(min(self.clients / 2, self.saturated))
-        together = demand.together
+        together = self.together
         return (
             (1 - together) * seconds + together * start + demand.polls * step,
             (1 - together) * steps + together * first * demand.chunks + demand.polls * shared,
@@ -286,9 +297,9 @@ class Loop:
         answer, tpot = demand.answer - 1, self.tpot(decoding)
         prompt, arrivals = self.prompt_time_at(decoding), self.prompts_per_step(decoding)
         line = max(0.0, clients - self.clients_for(decoding)) / arrivals * tpot * demand.tokens
-        ttft = prompt + self.overhead + self.wait(decoding)[0] + line * (1 - demand.together)
+        ttft = prompt + self.overhead + self.wait(decoding)[0] + line * (1 - self.together)
         # An answer's time includes a round's prompts without its own, and half of those that are computed together.
-        decodes = answer * tpot - decoding * prompt * (1 - other_share * (1 - demand.together / 2))
+        decodes = answer * tpot - decoding * prompt * (1 - other_share * (1 - self.together / 2))
         e2e = clients / arrivals * tpot * demand.tokens + self.overhead * (1 - other_share)
         unloaded, bare = prompt + self.overhead, answer * demand.step(decoding) / demand.tokens
         e2e = max(e2e, unloaded + bare)

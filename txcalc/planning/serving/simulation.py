@@ -23,13 +23,11 @@ from typing import NamedTuple
 from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
 from txcalc.planning.layout import Layout
-from txcalc.planning.serving.demand import ROUNDS, LatencyStats, Steady
+from txcalc.planning.serving.demand import REQUESTS, LatencyStats, Steady, rounds
 from txcalc.planning.serving.points import Slo, Timer
 from txcalc.planning.serving.steady_state import Coupling, coupling
 from txcalc.planning.serving.traffic import Arrival, Lengths
 
-REQUESTS = 10_000  # of a simulation, but per client of a closed loop from `ROUNDS` to:
-MOST_ROUNDS = 400  # the first ones, which all start at once, are then at most a quarter of those above p99
 SEQUENCES = 1024  # concurrent, unless the engine says: vLLM's max_num_seqs on large cards
 
 
@@ -440,8 +438,8 @@ def simulated(
     `limits`, until one is missed.
 
     A replica runs at most as many sequences at once as its engine does: `SEQUENCES` if none is named; if it has no
-    maximum, `sequences` (of an open loop `SEQUENCES`). There are `REQUESTS`, per client from `ROUNDS` to `MOST_ROUNDS`,
-    or one per given arrival time, unless the load names a number. Answers of equal length would end together round
+    maximum, `sequences` (of an open loop `SEQUENCES`). There are `REQUESTS`, in a closed loop `rounds` per client, or
+    one per given arrival time, unless the load names a number. Answers of equal length would end together round
     after round, so they are varied by a few tokens (`ALIKE`), except for engines that compute prompts first: SGLang
     0.5.1's mean TTFT is that of equal answers.
     """
@@ -458,10 +456,10 @@ def simulated(
     server = Server.of(timer, layout, most, (None if rate else sequences / copies, mean))
     clients = ceil(sequences / copies) if rate is None else None
     if clients:
-        if clients > 1 and not answers.spread and timer.demand(layout).together <= 1 / ROUNDS:
+        if clients > 1 and not answers.spread and not timer.demand(layout).together:
             traffic = traffic._replace(answers=answers.varied)
         traffic = traffic._replace(rate=None, times=())
-        number = number or min(MOST_ROUNDS * clients, max(REQUESTS, ROUNDS * clients))
+        number = number or round(rounds(clients) * clients)
     elif rate and traffic.times:
         slower = load.rate / rate if load.rate else 1.0
         traffic = traffic._replace(times=tuple(slower * time for time in traffic.times[::copies]))

@@ -23,13 +23,14 @@ when prefill takes most of the time.
 
 D        N = D + prompts per step · steps of a wait (`Loop.clients_for`)
 wait     prompts of the same step, the residual step, and a queue of periodic sources (`Loop.closed_queue`). All clients
-         start at once, as in benchmarks, with `ROUNDS` requests each; the steps of their prompts and unequal answers
-         spread them (`Loop.clustering`). While they are `together`, a request waits for half of all prompts. An engine
-         that polls once in several steps adds half of these, and the prompts that arrived meanwhile
+         start at once, with as many requests each as in a simulation (`rounds`); the steps of their prompts and unequal
+         answers spread them (`Loop.clustering`). While they are `together`, a request waits for half of all prompts. An
+         engine that polls once in several steps adds half of these, and the prompts that arrived meanwhile
 
-Of 500 random closed loops, nine tenths had a TTFT 0.77 to 1.10 of the simulation's, a TPOT 0.995 to 1.08 and an
-end-to-end latency 0.98 to 1.02. The worst had a TTFT of 0.54 and a TPOT of 1.57: few users with short answers meet more
-often than at random, because a request that arrives during another's long prefill step catches up with it.
+Of 500 random closed loops, nine tenths had a TTFT 0.80 to 1.07 of the simulation's, a TPOT 0.997 to 1.03 and an
+end-to-end latency 0.998 to 1.01. The worst had a TTFT of 0.56 and a TPOT of 1.21: few users with short answers and
+prompts of several steps meet more often than at random, because a request that arrives during another's prefill catches
+up with it.
 
 Source   Little 1961; Kleinrock 1975 (Queueing Systems I, 5.6; 6.4 for bursts) and Schweitzer 1979 for the wait; Takagi
          1991 (Queueing Analysis 1, gated service) and Kelly 1979 (3.3, processor sharing) for an open loop; Roberts and
@@ -42,7 +43,7 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
-from txcalc.planning.serving.demand import ROUNDS, Demand, Steady, overload
+from txcalc.planning.serving.demand import Demand, Steady, overload, rounds
 from txcalc.planning.serving.queueing import Loop, root
 
 MANY = 1e6  # sequences: no decode batch reaches a rate that this one does not
@@ -52,7 +53,7 @@ FULL = 2e-4  # of the time: above it TTFT fell to 0.8 of the simulation's and le
 def closed_loop(demand: Demand, clients: float, slots: float = inf) -> Steady:
     """A closed loop of `clients`. At most `slots` of their sequences fit in the cache; the others wait."""
     if clients > slots:
-        full = closed_loop(demand, slots)
+        full = closed_loop(demand._replace(rounds=demand.rounds or rounds(clients)), slots)
         line = (clients - slots) / full.rate  # Little's law
         return full._replace(ttft=full.ttft + line, e2e=full.e2e + line, line=line)
     loop = Loop(demand, clients)
@@ -110,7 +111,7 @@ def disaggregated(
     prefills, decoders = copies
     clients_per_prefill = None if clients is None else clients / prefills
     line, answers = Loop(prefill._replace(answer=1), clients_per_prefill), decode.answer - 1
-    start = max(0.0, clients_per_prefill - 1) / 2 * prefill.prompt / ROUNDS if clients_per_prefill is not None else 0.0
+    start = 0.0 if clients is None else max(0.0, clients / prefills - 1) / 2 * prefill.prompt / line.rounds
 
     def served(decoding: float) -> float:
         return decoders * decoding / answers / (decode.step(decoding) / decode.tokens)

@@ -31,8 +31,12 @@ needs("torch")
 
 
 @pytest.fixture(autouse=True)
-def same_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Ranks run here, one after the other: a process of its own would import PyTorch for each."""
+def same_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ranks run here, one after the other: a process of its own would import PyTorch for each. No quick test runs
+    any, and PyTorch is not imported for it."""
+    if "slow" not in request.keywords:
+        yield
+        return
     from torch.distributed.pipelining.schedules import _PipelineSchedule
 
     from txcalc.verification import parallel

@@ -95,12 +95,14 @@ class WrongCall(InputError, TypeError):
     """Wrong arguments of a function; also a TypeError."""
 
     @classmethod
-    def unless(cls, name: str, taken: Signature, args: Any, kwargs: Any, extra: Iterable[str] = ()) -> BoundArguments:
+    def unless(
+        cls, name: str, signature: Signature, args: Any, kwargs: Any, extra: Iterable[str] = ()
+    ) -> BoundArguments:
         """The arguments by name. Errors: this one, with the nearest names; `extra` names are known too."""
         try:
-            return taken.bind(*args, **kwargs)
+            return signature.bind(*args, **kwargs)
         except TypeError as error:
-            names = [key for key in taken.parameters if key != "self"]
+            names = [key for key in signature.parameters if key != "self"]
             unknown = next((key for key in kwargs if key not in names), None)
             names = list(dict.fromkeys([*names, *extra]))
             if unknown is None:
@@ -135,16 +137,16 @@ class UnknownName(InputError):
         super().__init__(where, [f"no {what} named {quote(name)}" + (f" ({mend})" if mend else "") + way_out])
 
 
-def nearest(name: str, known: Iterable[str]) -> list[str]:
+def nearest(name: str, names: Iterable[str]) -> list[str]:
     """Up to three known names: those with this prefix, punctuation aside (`llama3`), else the most similar."""
-    known = list(dict.fromkeys(known))
+    names = list(dict.fromkeys(names))
     start = _letters(name)
-    begun = [other for other in known if start and _letters(other).startswith(start)]
+    begun = [other for other in names if start and _letters(other).startswith(start)]
     if begun:
         return begun[:3]
     from difflib import get_close_matches
 
-    return get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    return get_close_matches(name.lower(), names, n=3, cutoff=0.5)
 
 
 def meant(near: Sequence[str], hint: str) -> str:
@@ -154,8 +156,8 @@ def meant(near: Sequence[str], hint: str) -> str:
 
 def no_attribute(owner: object, name: str) -> AttributeError:
     """The error of an attribute that is not there, with the nearest that are."""
-    known = [key for key in dir(owner) if key[0] != "_"]
-    mend = "" if name.startswith("_") else meant(nearest(name, known), "dir() lists what it has")
+    names = [key for key in dir(owner) if key[0] != "_"]
+    mend = "" if name.startswith("_") else meant(nearest(name, names), "dir() lists what it has")
     what = type(owner).__name__
     return AttributeError(f"{what} has no attribute {name!r}" + (f" ({mend})" if mend else ""), name=name, obj=owner)
 

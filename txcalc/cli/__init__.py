@@ -103,8 +103,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         from txcalc import __version__
 
         typer.echo(f"txcalc {__version__}")
@@ -119,8 +119,8 @@ BIBTEX = """@software{{txcalc,
 }}"""
 
 
-def _cite(wanted: bool) -> None:
-    if wanted:
+def _cite(requested: bool) -> None:
+    if requested:
         from txcalc import __released__, __version__
 
         typer.echo(BIBTEX.format(version=__version__, year=__released__[:4]))

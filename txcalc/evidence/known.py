@@ -131,5 +131,5 @@ def show_known(model: Model, printed: Ledger, with_scores: Ledger) -> dict[str, 
         "saved": theorems.FUSED if plain else "",
         "saved_kept": theorems.KEPT if plain else "",
     }
-    known = all_known(model, quantities, printed, with_scores)
-    return known | {name: known[elements].in_bytes for name, elements in BYTES_OF.items()}
+    evidence = all_known(model, quantities, printed, with_scores)
+    return evidence | {name: evidence[elements].in_bytes for name, elements in BYTES_OF.items()}

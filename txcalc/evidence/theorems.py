@@ -123,10 +123,12 @@ def by_structure(formulas: Sequence[Formulas], quantities: Collection[str]) -> d
         pieces_evidence.append(evidence)
     first = next(iter(pieces_evidence), {})
     shared = [quantity for quantity in first if all(quantity in evidence for evidence in pieces_evidence)]
-    known = {quantity: weakest([evidence[quantity] for evidence in pieces_evidence]) for quantity in shared}
+    together = {quantity: weakest([evidence[quantity] for evidence in pieces_evidence]) for quantity in shared}
     if any(formula.unit.listed for formula in formulas):
-        known = {quantity: ("listed" if how == "proved" else how, where) for quantity, (how, where) in known.items()}
-    return known
+        together = {
+            quantity: ("listed" if how == "proved" else how, where) for quantity, (how, where) in together.items()
+        }
+    return together
 
 
 REFUSALS = (TypeError, ValueError, ArithmeticError)  # raised by a formula that cannot take letters
@@ -172,9 +174,9 @@ def _direct_evidence(formula: Formulas, quantities: Container[str] = PROVED) -> 
 
 def _evidence_of_parts(unit: Unit) -> dict[str, QuantityEvidence]:
     """What the theorems of smaller structures show."""
-    structures, known = bearing(unit), theorems()
+    structures, stored = bearing(unit), theorems()
     parts = [structure for structure in structures if not structure.listed]
-    domain = common([known[structure.key].domain for structure in parts or structures]) + f", {APART}" * bool(parts)
+    domain = common([stored[structure.key].domain for structure in parts or structures]) + f", {APART}" * bool(parts)
     return {q: QuantityEvidence("", "proved", domain if q != "params" else "", ()) for q in PROVED if structures}
 
 

@@ -224,10 +224,10 @@ class ModelFits:
     """A model on several cards, with one sequence at a context, or at the model's longest if that is shorter; what does
     not depend on the card is computed once."""
 
-    def __init__(self, model: Model, asked: FitRequest) -> None:
-        self.model, self.asked, self.sharding = model, asked, Sharding(model)
-        self.length = model.workload(1, min(asked.context, model.context or asked.context)).tokens
-        self.host = asked.host if asked.host and is_single_decoder(model) else None
+    def __init__(self, model: Model, request: FitRequest) -> None:
+        self.model, self.asked, self.sharding = model, request, Sharding(model)
+        self.length = model.workload(1, min(request.context, model.context or request.context)).tokens
+        self.host = request.host if request.host and is_single_decoder(model) else None
         self.known: dict[str, FormatFits | InputError] = {}
 
     def within(self, name: str) -> FormatFits:

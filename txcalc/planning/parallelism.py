@@ -312,10 +312,10 @@ def parted(root: Root, cuts: Iterable[int]) -> Stack:
     return replace(stack, groups=tuple(groups), head=head)
 
 
-def _stages(root: Root, layout: Layout, asked: Asked, outside: int = 0) -> Iterator[PipelineStage]:
+def _stages(root: Root, layout: Layout, request: Asked, outside: int = 0) -> Iterator[PipelineStage]:
     """The distinct stages. The first `outside` layers are additional ones of the first stage."""
     if layout.pp == 1:
-        yield PipelineStage(0, 1, root, asked)
+        yield PipelineStage(0, 1, root, request)
         return
     stages: dict[Any, list[Any]] = {}
     for number, layers in enumerate(_layers_of_stages(root, layout, outside)):
@@ -323,7 +323,7 @@ def _stages(root: Root, layout: Layout, asked: Asked, outside: int = 0) -> Itera
         kinds = {group.name: group.count for group in share.groups}
         stages.setdefault((number == 0, number == layout.pp - 1, *kinds.items()), [number, 0, share])[1] += 1
     for number, copies, share in stages.values():
-        yield PipelineStage(number, copies, _linked(share, layout, number, layout.tp), asked)
+        yield PipelineStage(number, copies, _linked(share, layout, number, layout.tp), request)
 
 
 def stage(root: Root, layout: Layout, number: int, tp: Num) -> Stack:

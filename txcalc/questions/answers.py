@@ -105,7 +105,7 @@ class Result(Answer, Framed, kw_only=True):
     rows_key   the key of the rows of a data frame
     """
 
-    draw: Any = None
+    draw: Callable[[], Any] | None = None
     rows_key: ClassVar[str] = "rows"
 
     @property

@@ -82,7 +82,7 @@ def documentation(function: Callable[..., Any]) -> str:
     return "\n".join([text, "", "Arguments:", *lines]) if lines else text
 
 
-def grouped(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+def grouped(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
     """Keywords by their current names; those of a class of options as one value of it. Errors: `InputError`."""
     by_name: dict[str, Keyword] = {}
     for keyword in keywords(function):
@@ -91,14 +91,14 @@ def grouped(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, An
     values: dict[str, Any] = {}
     groups: dict[str, dict[str, Any]] = {}
     faults = []
-    for name, value in given.items():
+    for name, value in arguments.items():
         option = by_name.get(name)
         if option is None or (option.group == name and isinstance(value, Struct)):
             values[name] = value
             continue
         gathered = groups.setdefault(option.group, {}) if option.group else values
         if option.name in gathered:
-            spellings = " and ".join(spelling for spelling in given if by_name.get(spelling) is option)
+            spellings = " and ".join(spelling for spelling in arguments if by_name.get(spelling) is option)
             raise InputError(function.__name__, [f"{spellings} say the same thing twice"])
         gathered[option.name] = value
         faults += _faults(name, value, option.hint) if option.group else []

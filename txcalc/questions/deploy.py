@@ -132,11 +132,11 @@ class Engine(o.Options):
         layers = None if self.n_cpu_moe is None else str(self.n_cpu_moe)
         return parse_offload(self.ram, self.pcie, self.gpu_layers, layers)
 
-    def sequences(self, known: EngineProfile | None) -> int | None:
+    def sequences(self, engine_profile: EngineProfile | None) -> int | None:
         """The maximum sequences per step. Errors: `InputError` where no engine is named."""
         number = maybe(self.max_num_seqs, "--max-num-seqs", length)
-        most = known.numbers.get("most_sequences", 1 << 20) if known else 1 << 20
-        if number is not None and (known is None or not 1 <= number <= most):
+        most = engine_profile.numbers.get("most_sequences", 1 << 20) if engine_profile else 1 << 20
+        if number is not None and (engine_profile is None or not 1 <= number <= most):
             raise InputError("options", [f"--max-num-seqs is a number from 1 to {most:,} and needs --engine"])
         return number
 
@@ -273,7 +273,7 @@ class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
     api: ApiComparison | None = None
     plan_notes: tuple[str, ...] = ()
     detail: bool = False
-    launch: Any = None
+    launch: Callable[[str], str] | None = None
 
     @property
     def failed(self) -> bool:
@@ -289,9 +289,11 @@ class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
     def to_command(self, engine: str) -> str:
         """The command that serves the plan with vllm, sglang, trtllm, dynamo or llama.cpp, or ollama's Modelfile.
 
-        Errors: `InputError` with several deployments, and for a plan that the engine cannot run.
+        Errors: `InputError` for a plan of a comparison, and for one that the engine cannot run.
         """
-        return self.launch(engine)  # type: ignore[no-any-return]
+        if self.launch is None:
+            raise _no_command()
+        return self.launch(engine)
 
     def _rows(self) -> list[dict[str, Any]]:
         """A row per load and layout; `pareto`: it is on the front."""
@@ -329,7 +331,7 @@ class DeployComparison(Result, tag_field="schema", tag="txcalc/deploy/1", kw_onl
     @checked
     def to_command(self, engine: str) -> str:
         """Errors: `InputError`."""
-        raise InputError("deploy", ["a serving command needs one model and one kind of accelerator"])
+        raise _no_command()
 
     def _rows(self) -> list[dict[str, Any]]:
         """A row per deployment, at the requested load."""
@@ -342,6 +344,10 @@ class DeployComparison(Result, tag_field="schema", tag="txcalc/deploy/1", kw_onl
                 rows.append({**first, **(_row(plan.speed.capacity or plan.speed) if plan.speed else {})})
         columns = dict.fromkeys(key for row in rows for key in row)
         return [{key: row.get(key) for key in columns} for row in rows]
+
+
+def _no_command() -> InputError:
+    return InputError("deploy", ["a serving command needs one model and one kind of accelerator"])
 
 
 def _row(at: Point) -> dict[str, Any]:

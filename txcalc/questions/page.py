@@ -136,11 +136,11 @@ class PageModel(Answer):
         )
 
 
-def on_page(known: Evidence) -> Evidence:
+def on_page(evidence: Evidence) -> Evidence:
     """The evidence of a figure; a proof for some batches or lengths only does not cover all that the page shows."""
-    if known.how == "measured" or everywhere(known.where):
-        return known
-    return Evidence("modelled", f"{known.how} only for {known.where}")
+    if evidence.how == "measured" or everywhere(evidence.where):
+        return evidence
+    return Evidence("modelled", f"{evidence.how} only for {evidence.where}")
 
 
 def conditions_of(conditions: Sequence[Guard]) -> tuple[Condition, ...]:

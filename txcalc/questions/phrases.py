@@ -73,10 +73,10 @@ def parse_api_prices(text: str) -> tuple[float, float]:
     return prices
 
 
-def prices_by_name(wanted: Sequence[Priced], price: float | None) -> dict[str, float | None]:
+def prices_by_name(kinds: Sequence[Priced], price: float | None) -> dict[str, float | None]:
     """Prices by kind of accelerator; `price`: of all. Errors: `InputError` where one has two."""
-    prices: dict[str, set[float]] = {name: set() for name, _, _ in wanted}
-    for name, _, kind_price in wanted:
+    prices: dict[str, set[float]] = {name: set() for name, _, _ in kinds}
+    for name, _, kind_price in kinds:
         prices[name] |= {value for value in (kind_price, price) if value is not None}
     if faults := [
         f"{name} has two prices: {' and '.join(f'{name:g}' for name in sorted(different))}"
@@ -144,9 +144,9 @@ def parse_draft(text: int | str | None) -> tuple[int | None, str | None]:
     return int(number), source if colon else None
 
 
-def parse_degrees(given: Mapping[str, int | str | None]) -> dict[str, int]:
+def parse_degrees(degrees: Mapping[str, int | str | None]) -> dict[str, int]:
     """The degrees of parallelism that are numbers; those that are `auto` or None are left out."""
-    written = {name: "auto" if value is None else str(value) for name, value in given.items()}
+    written = {name: "auto" if value is None else str(value) for name, value in degrees.items()}
     faults = [
         Fault(f"--{name}", text, "a whole number from 1, or auto")
         for name, text in written.items()

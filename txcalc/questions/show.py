@@ -319,7 +319,7 @@ def show(
     step = None
     if recompute is not None or optimizer is not None or layout is not None:
         step = training_step(model, ledger, recompute, optimizer, layout, dtype)
-    known = show_known(model, ledger, keeping_scores)
+    evidence = show_known(model, ledger, keeping_scores)
     return Show(
         model=ModelInfo.of(model),
         workload=WorkloadInfo.of(model, ledger),
@@ -330,8 +330,8 @@ def show(
         memory=memory_figures(model, ledger, keeping_scores, form, dtype, step),
         traffic=traffic_of(ledger, "flops_masked" if attention == "masked" else "flops", form),
         assumptions=model.assumptions,
-        notes=tuple(dict.fromkeys([*notes(model, ledger, known, default_tokens), *(step.notes if step else ())])),
-        known=known,
+        notes=tuple(dict.fromkeys([*notes(model, ledger, evidence, default_tokens), *(step.notes if step else ())])),
+        known=evidence,
         checkpoint=checkpoint_info(model.checkpoint.stored, model.checkpoint) if model.checkpoint else None,
         checkpoint_summary=model.checkpoint.summary() if model.checkpoint and model.checkpoint.agrees else "",
         sums=dict(zip(("non_embedding", "blocks", "feed_forward"), sums_of(ledger).values(), strict=True)),
@@ -465,16 +465,16 @@ def tower(model: Model, ledger: Ledger) -> Tower:
 
 
 def counted_by_conventions(
-    wanted: Sequence[str], model: Model, ledger: Ledger, keeping_scores: Ledger, attention: str
+    requested: Sequence[str], model: Model, ledger: Ledger, keeping_scores: Ledger, attention: str
 ) -> Iterator[CountedByConvention]:
     """The requested conventions. Errors: `UnknownName`; `InputError` where one cannot describe the model."""
     from txcalc.planning.conventions import CONVENTIONS, korthikanti
 
     names = [*CONVENTIONS, "korthikanti"]
-    for name in wanted:
+    for name in requested:
         if name not in names:
             raise UnknownName("--as", "convention", name, names, f"one of {', '.join(names)}")
-    for name in dict.fromkeys(wanted):
+    for name in dict.fromkeys(requested):
         theirs = CONVENTIONS.get(name)
         count = theirs(model, ledger, attention, 1) if theirs else korthikanti(model, keeping_scores)
         terms = tuple(ConventionTerm(*term, term.theirs - term.ours) for term in count.terms)
@@ -483,7 +483,7 @@ def counted_by_conventions(
         )
 
 
-def notes(model: Model, ledger: Ledger, known: Mapping[str, Evidence], default_tokens: bool) -> Iterator[str]:
+def notes(model: Model, ledger: Ledger, evidence: Mapping[str, Evidence], default_tokens: bool) -> Iterator[str]:
     work, params = ledger.work, ledger.total("params")
     yield from model.notes
     if model.description.params not in (None, params) and not model.notes:
@@ -498,7 +498,7 @@ def notes(model: Model, ledger: Ledger, known: Mapping[str, Evidence], default_t
         flops = model.ledger(work.batch, 1, work.past, mla="absorbed").total("flops") // work.batch
         yield f"each step expands all latents; as engines decode (--mla absorbed), {short(flops)} FLOPs per token"
     yield from theorems.theorems().notes
-    if known["params"].how not in ("proved", "listed", "measured"):
+    if evidence["params"].how not in ("proved", "listed", "measured"):
         parts = [part for unit in theorems.units(model) for part in theorems.missing(unit)]
         if reasons := [f"{part.name}: {theorems.obstacle(part)}" for part in parts]:
             yield f"not proved: {'; '.join(reasons)} (txcalc prove tries to prove it)"

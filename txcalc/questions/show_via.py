@@ -132,7 +132,7 @@ def show_via(
     if ignore:
         data, ignored = huggingface.without(data, where, ignore)
     module = measure(data, where, batch, tokens, source_tokens)
-    known = known_of(module)
+    evidence = known_of(module)
     batch, tokens, encoder_tokens = module.sizes
     rows = tuple(
         MeasuredModule(
@@ -164,7 +164,7 @@ def show_via(
         assumptions=tuple(module.assumptions),
         notes=(*notes(module), *ignored, *comparison(data, where, name, module)),
         known={
-            name: None if figure is None else known
+            name: None if figure is None else evidence
             for name, figure in (("params", module.params), ("flops", module.flops), ("cache", module.cache))
         },
         measured=measured,
@@ -207,10 +207,10 @@ def memory(source: object, lengths: Sequence[int], source_tokens: int | None = N
     first, model_type = modules[0], data["model_type"]
     if first.cache_why:
         raise InputError(where, [f"transformers' cache could not be measured: {first.cache_why}"])
-    known = known_of(first)
-    info = ModelInfo(name or model_type, "", None, where, model_type, first.params, (known.where,))
+    evidence = known_of(first)
+    info = ModelInfo(name or model_type, "", None, where, model_type, first.params, (evidence.where,))
     caches = ((cache.elements, cache.next_token) if (cache := module.cache) else (0, 0) for module in modules)
-    return Memory(info, known, tuple(caches), [f"assumed {line}" for line in first.assumptions])
+    return Memory(info, evidence, tuple(caches), [f"assumed {line}" for line in first.assumptions])
 
 
 def text(formula: object) -> str | None:

@@ -57,16 +57,16 @@ def report(answer: Show, form: str) -> Report:
 
 def _headline(answer: Show) -> list[str]:
     """The figures that people come for, in three lines, each with how it is known."""
-    params, cache, memory, known = answer.params, answer.cache, answer.memory, answer.known
-    active = f", {short(params.active)} active ({known['active'].text})" if params.active != params.total else ""
+    params, cache, memory, evidence = answer.params, answer.cache, answer.memory, answer.known
+    active = f", {short(params.active)} active ({evidence['active'].text})" if params.active != params.total else ""
     batch = answer.workload.batch
     unit, number = ("image", batch) if answer.model.kind == "vision" else ("token", batch * answer.workload.tokens)
     dense, masked = (
         short(Fraction(cost, number)) for cost in (answer.flops.forward.matmul, answer.flops.masked.matmul)
     )
-    flops = f"{dense} FLOPs per {unit} ({known['flops'].text})"
+    flops = f"{dense} FLOPs per {unit} ({evidence['flops'].text})"
     if answer.has_windows or answer.convention.attention == "masked":
-        flops = f"{masked} FLOPs per {unit} as masked ({known['flops_masked'].text}), {dense} dense"
+        flops = f"{masked} FLOPs per {unit} as masked ({evidence['flops_masked'].text}), {dense} dense"
     memories = f"weights {iec(memory.weights_bytes)} ({memory.format})"
     if cache.elements:
         grows = f"{iec(cache.bytes_per_token)} per token, " if cache.bytes_per_token else ""
@@ -78,8 +78,8 @@ def _headline(answer: Show) -> list[str]:
     unscaled = memory.unscaled_bytes
     scaled = f"{memory.format}: {memory.format_rule}; without scales and wider weights {iec(unscaled or 0)}"
     return [
-        f"{answer.model.name}: {short(params.total)} parameters ({known['params'].text}){active}; {flops}",
-        f"{memories}; bytes {known['weights_bytes'].text}",
+        f"{answer.model.name}: {short(params.total)} parameters ({evidence['params'].text}){active}; {flops}",
+        f"{memories}; bytes {evidence['weights_bytes'].text}",
         *[scaled] * (unscaled is not None),
         f"to train: state {state}{rule}, saved activations {saved}",
     ]
@@ -154,9 +154,9 @@ def _tower(name: str, tower: Tower, answer: Show) -> Table:
     tokens += f" ({tower.grid[0]:,} × {tower.grid[1]:,})" if tower.grid else ""
     ratio = Fraction(cost, answer.flops.forward.matmul)
     much = f"{percent(ratio, 1).text} of" if ratio < 10 else f"{float(ratio):,.0f} times"
-    known = tower.known["flops"]
-    title = f"{name.capitalize()} tower: {tokens} input tokens, {much} the language model's FLOPs; {known.how}"
-    title += f" {known.where}" if known.where else ""
+    evidence = tower.known["flops"]
+    title = f"{name.capitalize()} tower: {tokens} input tokens, {much} the language model's FLOPs; {evidence.how}"
+    title += f" {evidence.where}" if evidence.where else ""
     headings = ("part", "parameters", "share", f"weights, {answer.memory.dtype}", "FLOPs", "share")
     return Table(title, headings, rows, total=True, name=f"{name} tower")
 
@@ -209,16 +209,16 @@ def _flops(answer: Show, form: str) -> Table:
     return _with_evidence("FLOPs", ["quantity", TableCell("FLOPs", "exact"), SHORT], rows, form)
 
 
-def _figure(name: str, number: int | Fraction, known: Evidence) -> list[object]:
+def _figure(name: str, number: int | Fraction, evidence: Evidence) -> list[object]:
     if isinstance(number, Fraction) and number.denominator == 1:
         number = number.numerator
     exact = cell(number) if isinstance(number, int) else TableCell(float(number), f"{float(number):,.1f}")
-    return [name, exact, short(number), known.text]
+    return [name, exact, short(number), evidence.text]
 
 
 def _memory(answer: Show, form: str) -> Table:
-    memory, cache, known, batch = answer.memory, answer.cache, answer.known, answer.workload.batch
-    rows = [_bytes("weights", memory.weights_bytes, known["weights_bytes"].text, f"weights ({memory.format})")]
+    memory, cache, evidence, batch = answer.memory, answer.cache, answer.known, answer.workload.batch
+    rows = [_bytes("weights", memory.weights_bytes, evidence["weights_bytes"].text, f"weights ({memory.format})")]
     if (native := memory.native) and native.bytes != memory.weights_bytes:
         name = "weights as published"
         rows.append(_bytes(name, native.bytes, "published", f"{name} ({native.format})"))
@@ -227,31 +227,31 @@ def _memory(answer: Show, form: str) -> Table:
             full, length = cache.windows_full_at, cache.context
             until = f" up to {full:,}" if full is not None and length < full else ""
             label = f"KV cache per token{until} ({cache.dtype})"
-            rows.append(_bytes("cache per token", cache.bytes_per_token, known["cache_bytes"].text, label))
-            rows.append(_bytes("fixed part (windows, states)", cache.constant_bytes, known["cache_bytes"].text))
+            rows.append(_bytes("cache per token", cache.bytes_per_token, evidence["cache_bytes"].text, label))
+            rows.append(_bytes("fixed part (windows, states)", cache.constant_bytes, evidence["cache_bytes"].text))
         label = f"cache at length {cache.context:,}, one sequence"
-        rows.append(_bytes("cache", cache.bytes, known["cache_bytes"].text, label))
+        rows.append(_bytes("cache", cache.bytes, evidence["cache_bytes"].text, label))
         if batch > 1:
             label = f"cache of all {batch:,} sequences"
-            rows.append(_bytes("cache of all sequences", cache.bytes * batch, known["cache_bytes"].text, label))
+            rows.append(_bytes("cache of all sequences", cache.bytes * batch, evidence["cache_bytes"].text, label))
     return _with_evidence("Memory", BYTE_HEADINGS, [*rows, *_training_memory(answer)], form)
 
 
 def _training_memory(answer: Show) -> list[list[Any]]:
     """Rows of the training state and of saved activations."""
-    memory, known, rows = answer.memory, answer.known, []
-    state, how = memory.training_state, known["training_state_bytes"].text
+    memory, evidence, rows = answer.memory, answer.known, []
+    state, how = memory.training_state, evidence["training_state_bytes"].text
     per_param = [part.bytes_per_param for part in state if part.bytes_per_param is not None]
     for part in state:
-        each = "" if part.bytes_per_param is None else f", {part.bytes_per_param} B/param"
-        rows.append(_bytes(part.name, part.bytes, how, f"{part.name}{each}"))
-    each = f", {sum(per_param)} B/param" if per_param and memory.trained_params == answer.params.total else ""
-    rows.append(_bytes("training state", memory.training_state_bytes, how, f"training state{each}"))
+        bytes_note = "" if part.bytes_per_param is None else f", {part.bytes_per_param} B/param"
+        rows.append(_bytes(part.name, part.bytes, how, f"{part.name}{bytes_note}"))
+    bytes_note = f", {sum(per_param)} B/param" if per_param and memory.trained_params == answer.params.total else ""
+    rows.append(_bytes("training state", memory.training_state_bytes, how, f"training state{bytes_note}"))
     for name, key, number in (
         ("fused", "saved_bytes", memory.saved_bytes.fused),
         ("eager", "saved_kept_bytes", memory.saved_bytes.attention_matrix_kept),
     ):
-        rows.append(_bytes(f"saved activations, {name} attention", number, known[key].text))
+        rows.append(_bytes(f"saved activations, {name} attention", number, evidence[key].text))
     return rows
 
 

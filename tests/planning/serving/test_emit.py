@@ -15,6 +15,8 @@ import pytest
 from command import Command
 from paths import TESTS
 
+from txcalc import deploy
+from txcalc.errors import InputError
 from txcalc.planning.serving.launch import ENGINES
 
 emit = Command("deploy")
@@ -136,6 +138,13 @@ def test_dynamo_starts_the_workers_of_both_pools() -> None:
 def test_a_plan_that_fails_still_exits_with_one() -> None:
     code, out, err = emit("llama-3.1-8b", "--gpu", "h100-sxm:1", "--tpot", "1ms", "--emit", "vllm")
     assert code == 1 and out.startswith("vllm serve ") and "note: not suited: on 8 GPUs (tp=8) mean TPOT is " in err
+
+
+def test_a_compared_plan_has_no_command() -> None:
+    compared = deploy("llama-3.1-8b", ["h100", "l40s"])
+    for plan in (compared, *compared.deployments):
+        with pytest.raises(InputError, match="needs one model and one kind of accelerator"):
+            plan.to_command("vllm")  # type: ignore[union-attr]  # no refusal is among them
 
 
 class Strict(ArgumentParser):

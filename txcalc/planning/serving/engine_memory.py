@@ -143,7 +143,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
                         ways = f", which each of tp = {layout.tp} GPUs has" if layout.tp > 1 else ""
                         raise InputError("layout", [f"{fault} the {lines} of {entry.path} ({sizes}){ways}"])
 
-    def overheads(self, model: Model, layout: Layout, taken: int, graphs: int) -> dict[str, int]:
+    def overheads(self, model: Model, layout: Layout, torch_bytes: int, graphs: int) -> dict[str, int]:
         """The engine's bytes besides weights, cache and activations, by name. `taken`: bytes of a rank's weights and
         activations; `graphs`: of its CUDA graphs, which only some versions budget here."""
         numbers = self.profile.numbers
@@ -165,7 +165,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
         if graphs and numbers.get("graphs_within"):
             sizes["CUDA graphs"] = graphs
         if "free_share" in numbers:
-            free = max(0, self.accelerator.visible - taken - sum(sizes.values()))
+            free = max(0, self.accelerator.visible - torch_bytes - sum(sizes.values()))
             sizes["left free"] = ceil(free * (1 - Fraction(str(numbers["free_share"]))))
         return sizes
 

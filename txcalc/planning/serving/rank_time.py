@@ -325,15 +325,15 @@ class RankTime:
         entry = leaf.entry
         return float((entry.leaf.additions or 1) * (entry.times if entry.routed else entry.runs))
 
-    def _multiplied(self, asked: str | None) -> tuple[str, str, int]:
-        """The dtype, kernel class and peak FLOPs per second of products with weights whose format multiplies in `asked`
-        (None: unquantised)."""
-        form, dtype = self.engine.weights, asked or self.wide
-        kernel = self.engine.kernel(form, asked) if asked else self.wide
+    def _multiplied(self, product_dtype: str | None) -> tuple[str, str, int]:
+        """The dtype, kernel class and peak FLOPs per second of products with weights; `product_dtype`: that of their
+        format (None: unquantised)."""
+        form, dtype = self.engine.weights, product_dtype or self.wide
+        kernel = self.engine.kernel(form, product_dtype) if product_dtype else self.wide
         if not multiplies(self.accelerator, dtype):
             dtype = self.wide  # the weights are read quantised and multiplied in 16 bits
             kernel = "w4" if form.bits <= 4 else "w8"
-        return dtype, kernel, self.engine.peak(self.accelerator, dtype, bool(asked) and form.bits < 16)
+        return dtype, kernel, self.engine.peak(self.accelerator, dtype, bool(product_dtype) and form.bits < 16)
 
     def _load(self, ask: LeafLoad, leaf: _Leaf) -> _Load:
         if ask.inputs and not leaf.work.chance:

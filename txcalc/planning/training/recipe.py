@@ -349,12 +349,12 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 10
 
 
-def _unknown(name: str, value: str, known: Sequence[str], translations: Mapping[str, str] | None = None) -> Fault:
+def _unknown(name: str, value: str, names: Sequence[str], translations: Mapping[str, str] | None = None) -> Fault:
     """The fault of an unknown value, with the nearest known one; `translations` translates another tool's names."""
     near = [
-        (translations or {}).get(candidate, candidate) for candidate in nearest(value, [*known, *(translations or {})])
+        (translations or {}).get(candidate, candidate) for candidate in nearest(value, [*names, *(translations or {})])
     ]
-    return Fault(name, value, f"one of {', '.join(known)}", meant(near[:1], ""))
+    return Fault(name, value, f"one of {', '.join(names)}", meant(near[:1], ""))
 
 
 def _is_recompute(text: str) -> bool:

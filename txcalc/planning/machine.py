@@ -223,9 +223,9 @@ NEWER = 335 / 989 / 0.73
 # Lee et al. 2025 (arXiv 2507.03114, abstract): GPT-3 and Llama training steps on 4 A100, H100, MI210 or MI250.
 SLOWED = 0.189 / (1.189 * 1.102 - 1)
 
-# Bytes per second one way between an accelerator and its host, by default: 16 lanes of PCIe 4.0, each of
-# 16 GT/s with 128 of 130 bits.
-PCIE_4 = 31_507_692_307
+# Bytes per second one way between an accelerator and its host, by default: 16 lanes of PCIe 4.0 at 16 GT/s, rounded as
+# datasheets do (128 of 130 bits are data: 31.5).
+PCIE_4 = 32 * 10**9
 
 # Bytes of a process's CUDA context, with the kernels of PyTorch and its libraries: 0.31 to 0.42 GiB, rounded up. It is
 # the non-PyTorch memory of out-of-memory messages: awslabs/keys_values#92 (414 MiB, A100), DINGYANB/MTVCrafter#21

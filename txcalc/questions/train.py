@@ -59,7 +59,7 @@ RECIPE = o.RECIPE.with_help(
     "keep_scores=on, attention=flash1|flash2, reshard=off, context=ring|allgather|ulysses, stages=3+4+4+3 (layers per "
     "stage)."
 )
-HOST_LINK = o.Option("With --offload: bandwidth to the host, one way: 63GB/s (default: PCIe 4.0 x16).", "RATE")
+HOST_LINK = o.Option("With --offload: bandwidth to the host, one way: 64GB/s (default: PCIe 4.0 x16).", "RATE")
 MEASURED = o.Option("Compute the MFU of your measured speed: 1007tok/s, 400TFLOPS (per GPU), 1.42s (per step).", "RATE")
 DEADLINE = o.Option("How many GPUs finish within this time: 30d, 4w.", "TIME")
 BUDGET = o.Option("Tokens that this money trains: 1M. Without --train-tokens: plan that run.", "N", parse=parse_count)

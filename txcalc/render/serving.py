@@ -57,8 +57,9 @@ def headline(answer: Deploy, speed: Speed) -> list[str]:
     prefill = "a pass" if achievable.tpot_s is None else "prefill"
     times = _bounded_time(prefill, achievable.ttft_s, floor.ttft_s, achievable.ttft_bound)
     if achievable.tpot_s is not None:
-        times += f"; {_bounded_time('decode step', achievable.tpot_s, floor.tpot_s, achievable.tpot_bound)}"
-    return [f"one request: {times}"]
+        step = f"decode step of {number_of('sequence', speed.running)}"
+        times += f"; {_bounded_time(step, achievable.tpot_s, floor.tpot_s, achievable.tpot_bound)}"
+    return [f"without queueing: {times}"]
 
 
 def _bounded_time(name: str, achievable: float, floor: float | None, bound: str | None) -> str:

@@ -203,7 +203,12 @@ def test_fp8_is_quantised_on_loading_where_that_is_possible() -> None:
         (("deepseek-v3.2", "--gpu", "b200:8", "--block", "32"), "--block-size 32 ", "dynamo"),
         (("qwen3-next-80b-a3b", "--gpu", "h100:4", "--block", "1"), "--page-size 1 ", "sglang"),
         (("llama-3.1-8b", "--gpu", "h100:1", "--block", "64"), "kv_cache_config:\n  tokens_per_block: 64\n", "trtllm"),
-        (("gpt-oss-20b", "--gpu", "h100:1"), "kv_cache_config:\n  max_attention_window: [128, 8192, 128, ", "trtllm"),
+        (("gpt-oss-20b", "--gpu", "h100:1"), "kv_cache_config:\n  max_attention_window: [128, 8192]\n", "trtllm"),
+        (
+            ("gemma-3-27b", "--gpu", "h100:2"),
+            "_window: [1024, 1024, 1024, 1024, 1024, 8192]\n",
+            "trtllm",
+        ),  # of 62 layers
         (("llama-3.1-8b", "--gpu", "h100:1", "--weights", "fp16"), "--dtype float16 ", "vllm"),
         (("gpt2", "--gpu", "l4:1"), "--dtype float32 ", "vllm"),
         (("qwen3-8b", "--gpu", "h100:1", "--context", "128k"), "refuses more than the model's 40,960 tokens", "sglang"),
@@ -215,6 +220,13 @@ def test_fp8_is_quantised_on_loading_where_that_is_possible() -> None:
     ):
         out = emit(*argv, "--emit", engine)[1]
         assert flag in out if flag else "serve" in out and "--block-size" not in out and "--page-size" not in out
+    for argv, pages in (  # sizes that SGLang would replace
+        (("deepseek-v3.2", "--gpu", "h200:8", "--block", "1"), 64),
+        (("deepseek-v3", "--gpu", "b200:8", "--block", "16"), 64),
+        (("llama-3.1-8b", "--gpu", "b200:1", "--block", "8"), 64),
+    ):
+        assert f"(--block {pages})" in emit(*argv, "--emit", "sglang")[2]
+        assert f"--page-size {pages} " in emit(*argv[:-1], str(pages), "--emit", "sglang")[1]
     mxfp4 = [emit("gpt-oss-120b", "--gpu", gpu, "--context", "8k", "--emit", "vllm")[1] for gpu in ("b200:1", "h100:1")]
     assert ["VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1" in out for out in mxfp4] == [True, False]
 

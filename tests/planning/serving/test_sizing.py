@@ -148,7 +148,11 @@ def test_a_card_that_misses_a_limit_is_too_slow() -> None:
 def test_a_simulation_is_as_long_for_means_as_for_percentiles() -> None:
     """It had ten requests per user with --simulate, 80 with p95: 85 % of requests were within limits, or 98 %."""
     argv = ("llama-3.1-8b", "--gpu", "h100:1", "--concurrency", "2", *CHAT[2:6], "--tpot", "30ms", "--ttft")
-    means, p95 = (run.data(*argv, *words)["speed"] for words in (("100ms", "--simulate"), ("p95:100ms",)))
+    words = ("100ms",), ("100ms", "--simulate"), ("p95:100ms",)
+    forms, means, p95 = (run.data(*argv, *limit)["speed"] for limit in words)
+    assert [[row["steady"] for row in speed["batches"]] for speed in (means, p95)] == [
+        [row["steady"] for row in forms["batches"]]
+    ] * 2
     assert means["simulation"] == p95["simulation"] and means["steady"] == p95["steady"]
     assert means["simulation"]["requests"] == 800 and means["checks"][0]["value_s"] == means["steady"]["ttft_s"]["mean"]
     passes = run.data("bert-base", "--gpu", "l4:1", "--concurrency", "100", "--ttft", "p50:1s")["speed"]["steady"]

@@ -131,17 +131,31 @@ def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
     return server
 
 
+def _selects_keys(model: Model) -> bool:
+    """Whether attention reads selected keys alone (DeepSeek-V3.2)."""
+    return any(leaf.role == "selection" for leaf in model.root.leaves())
+
+
 def _vllm_pages(plan: Plan) -> Sequence[int]:
     """What vLLM's kernels take (design/attention_backends): multiples of 16, or the size for selected keys."""
     block, accelerator = plan.planner.engine.block, plan.planner.accelerator
-    if any(leaf.role == "selection" for leaf in plan.planner.model.root.leaves()):
+    if _selects_keys(plan.planner.model):
         return (1,) if accelerator.vendor == "AMD" else (64, 32) if accelerator.kernels == "blackwell" else (64,)
     return (block if accelerator.vendor == "AMD" else 16 * ceil_div(block, 16),)
 
 
 def _sglang_pages(plan: Plan) -> Sequence[int]:
-    """SGLang keeps recurrent states in pages of 1 (mem_cache/mamba_radix_cache.py)."""
-    return (1,) if plan.planner.model.kind in ("hybrid", "recurrent") else (plan.planner.engine.block,)
+    """SGLang keeps recurrent states in pages of 1 (mem_cache/mamba_radix_cache.py), and replaces sizes that its default
+    kernels lack: for selected keys by 64, on B200 and B300 those other than 16, 32 or 64, with MLA other than 32 or 64
+    (server arguments: `page_size`)."""
+    model, accelerator, block = plan.planner.model, plan.planner.accelerator, plan.planner.engine.block
+    if model.kind in ("hybrid", "recurrent"):
+        return (1,)
+    if _selects_keys(model):
+        return (1, 64) if accelerator.vendor == "AMD" else (64,)
+    if accelerator.kernels == "blackwell":
+        return (64, 32) if model.has_latents else (64, 32, 16)
+    return (block,)
 
 
 def _trtllm_pages(plan: Plan) -> Sequence[int]:
@@ -417,12 +431,14 @@ def _options(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | N
 
 
 def _windows(plan: Plan) -> list[int]:
-    """Tokens of each layer that TensorRT-LLM should cache; empty: all, its default (pyexecutor/resource_manager.py)."""
+    """Tokens of each layer that TensorRT-LLM should cache, without repetitions, which it adds itself (KvCacheConfig:
+    `max_attention_window`); empty: all, its default (pyexecutor/resource_manager.py)."""
     model, context = plan.planner.model, plan.context
     cores = [(entry.numbers, entry.leaf.span) for entry in model.entries if isinstance(entry.leaf, CachedCore)]
     windows = {number: span.max_keys for numbers, span in cores if isinstance(span, Window) for number in numbers}
     kept = [min(windows.get(number, context), context) for number in range(model.n_layers)]
-    return kept if min(kept) < context else []
+    period = next(n for n in range(1, len(kept) + 1) if all(kept[i] == kept[i % n] for i in range(len(kept))))
+    return kept[:period] if min(kept) < context else []
 
 
 VLLM = CommandStyle(

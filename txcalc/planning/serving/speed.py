@@ -98,9 +98,11 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def batches(self) -> list[OperatingPoint]:
-        points = {point.sequences: point for point in self._timed(self.plan.best)}
+        points, chosen = {point.sequences: point for point in self._timed(self.plan.best)}, self.chosen
+        if self.simulated and self.request.rate is None:  # all are closed forms
+            chosen = self.timer.point(chosen.layout, chosen.sequences, None, self.plan.best.max_concurrency)
         if self.request.rate is None:
-            points[self.chosen.sequences] = self.chosen
+            points[chosen.sequences] = chosen
         return [points[n] for n in sorted(points)]
 
     @property

@@ -164,6 +164,16 @@ def test_what_is_counted_under_other_and_added_to_the_stream_is_said() -> None:
     assert "RMSNorm, pre-norm, branches × 0.22" in " ".join(out.split())
 
 
+@pytest.mark.parametrize(
+    "keys", [["h_kv=4", "F=12k"], ['pattern=["5*local", "global"]', "layer.local.attention.window=1024"]]
+)
+def test_keys_of_one_set_are_separated_by_commas_in_every_command(keys: list[str]) -> None:
+    model = run.data("show", "llama-3.1-8b", "--set", ",".join(keys))
+    assert model == run.data("show", "llama-3.1-8b", *(word for key in keys for word in ("--set", key)))
+    compared = run.data("compare", "llama-3.1-8b", "--set", ",".join(keys))["rows"][0]["values"]
+    assert compared == [8030261248, model["params"]["total"]]
+
+
 def test_masked_stands_beside_dense_where_there_is_a_window() -> None:
     out = run("show", "gemma-3-27b", "--tokens", "100k", "--detail")[1]
     first = " ".join(out.split())

@@ -6,6 +6,7 @@ come from `algebra` and `sweep`, never from a user, and pass unchecked. Nothing 
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -99,7 +100,7 @@ def text(value: object) -> str:
 def texts(value: object) -> list[str]:
     """A list of texts."""
     if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
-        raise Wrong("a list of texts")
+        raise Wrong("a list of texts", json.dumps(value.strip("[]").split(",")) if isinstance(value, str) else "")
     return value
 
 

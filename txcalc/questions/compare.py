@@ -23,7 +23,7 @@ from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Convention, ModelInfo, Result
 from txcalc.questions.arguments import optional_lengths, source_list
 from txcalc.questions.crossover import MAIN_RULES
-from txcalc.questions.phrases import must_change, parse_variant
+from txcalc.questions.phrases import must_change, parse_changes
 from txcalc.questions.pictures import USUAL_CONTEXTS, Panel, Picture, PlotAxis, Series, between, picture_convention
 from txcalc.sources import load
 
@@ -144,11 +144,7 @@ def compare(
     context: Annotated[o.Lengths | None, o.CONTEXTS.with_help("Lengths of prefills and caches: 1k,8k,32k.")] = None,
     variants: Annotated[
         Sequence[Mapping[str, Any] | str],
-        o.SET.with_help(
-            "Each gives a variant of the first model; several keys: h_kv=8,F=12k. Repeatable.",
-            value="K=V,…",
-            repeats=True,
-        ),
+        o.SET.with_help("Each --set is a variant of the first model. Repeatable.", repeats=True),
     ] = (),
     match: Annotated[
         Literal["params", "flops", "cache"] | None,
@@ -219,7 +215,7 @@ Ledgers = Sequence[Ledger | None]  # one per model; None where the length does n
 
 def variant(model: Model, changes: Mapping[str, object] | str) -> Model:
     """A model with changes, named by them. Errors: `InputError`, also where they change nothing."""
-    keys = parse_variant(changes) if isinstance(changes, str) else changes
+    keys = parse_changes([changes]) if isinstance(changes, str) else changes
     changed = load(model, keys)
     must_change([changed], keys)
     return renamed(changed, keys)

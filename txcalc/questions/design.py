@@ -81,7 +81,8 @@ def design(
     source: BaseArgument = None,
     *,
     changes: Annotated[
-        Mapping[str, Any] | None, o.SET.with_help("With SOURCE; or an expression: F=8/3*D. Repeatable.", repeats=True)
+        Mapping[str, Any] | None,
+        o.SET.with_help("It needs SOURCE; a value may be an expression: F=8/3*D. Repeatable.", repeats=True),
     ] = None,
     params: Annotated[o.Length | float | None, o.PARAMS.with_help("The budget.")] = None,
     memory: Annotated[str | None, o.MEMORY] = None,

@@ -130,7 +130,7 @@ Logits = Literal["all", "last"]
 Mla = Literal["expanded", "absorbed"]
 
 # Options that several commands share; each has the same meaning in all of them.
-SET = Option("Change a key of the description: h_kv=32, norm.place=post.", "K=V", "Model", "--set", "key")
+SET = Option("Change keys of the description: h_kv=32 or norm.place=post,F=12k.", "K=V,…", "Model", "--set", "key")
 LORA = Option(
     "LoRA adapters on frozen weights: r=16,targets=q+v (targets=all: every linear layer).", "K=V,…", "Model", "--lora"
 )

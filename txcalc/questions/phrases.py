@@ -181,10 +181,11 @@ def parse_adapters(text: str | None, extra_keys: tuple[str, ...] = ()) -> tuple[
 
 
 def parse_changes(pairs: Sequence[str] | None) -> dict[str, Any]:
-    """`KEY=VALUE` texts as a mapping; a value is a number (`32k`), a TOML value, or bare text. Errors: `InputError`."""
+    """`KEY=VALUE` texts as a mapping; a text may have several, separated by commas. A value is a number (`32k`), a TOML
+    value, or bare text. Errors: `InputError`."""
     changes: dict[str, Any] = {}
     faults: list[Fault | str] = []
-    for pair in pairs or ():
+    for pair in (pair for text in pairs or () for pair in _pairs(text)):
         key, equals, value = (piece.strip() for piece in pair.partition("="))
         if not equals or not key or not value:
             faults.append(Fault("--set", pair, "KEY=VALUE", "--set h_kv=32"))
@@ -197,9 +198,17 @@ def parse_changes(pairs: Sequence[str] | None) -> dict[str, Any]:
     return changes
 
 
-def parse_variant(text: str) -> dict[str, Any]:
-    """The changes of one variant: `h_kv=8`, or several keys, `h_kv=8,F=12k`. Errors: `InputError`."""
-    return parse_changes(re.split(r",\s*(?=[A-Za-z_][\w.]*\s*=)", text))
+def _pairs(text: str) -> list[str]:
+    """The `KEY=VALUE` pairs of a text: it is split at commas before a key, outside of quotes and brackets."""
+    pairs: list[str] = []
+    for piece in re.split(r",(?=\s*[A-Za-z_][\w.]*\s*=)", text):
+        if pairs and (
+            pairs[-1].count("[") > pairs[-1].count("]") or any(pairs[-1].count(quote) % 2 for quote in "'\"")
+        ):
+            pairs[-1] += f",{piece}"
+        else:
+            pairs.append(piece)
+    return pairs
 
 
 def must_change(models: Sequence[Model], changes: Mapping[str, object]) -> None:

@@ -32,7 +32,8 @@ FIELDS = {path.rpartition(".")[2]: letter for letter, path in LETTERS.items()} |
     for name, letter in {**OTHER_NAMES, "sliding_window": "window", "W": "window"}.items()
     if letter in LETTERS
 }
-PATTERN = 'kinds of layers are --set \'pattern=["5*local", "global"]\' --set layer.local.attention.window=1024'
+KINDS = ("local", "global")  # the usual names of layers with and without a window
+PATTERN = 'kinds of layers are --set \'pattern=["5*local", "global"],layer.local.attention.window=1024\''
 _EXPRESSION = re.compile(r"[*/+^%(·×]|[\w)]-")  # characters of an expression, which no number has
 _PAIR = re.compile(r"(?:^|[\s,])[A-Za-z_]+=", re.ASCII)
 
@@ -57,7 +58,8 @@ def read(source: str) -> tuple[Table, str, tuple[str, ...]]:  # noqa: C901 - one
         elif key in LETTERS and not equals:
             faults.append(Fault(key, ABSENT, "a number", f"{key}=8"))
         elif key not in LETTERS and key not in WORDS:
-            faults.append(_unknown(key))
+            if key not in KINDS or not (faults and PATTERN in str(faults[-1])):  # pattern=5*local,global is one fault
+                faults.append(_unknown(key))
         elif not equals:
             words[key] = True
         elif key in values or key in expressions:
@@ -192,8 +194,8 @@ def _number(key: str, text: str, faults: list[Fault | str], written: str) -> int
 def _unknown(item: str) -> str:
     if item in HINTS:
         return f"{quote(item)} is not a letter or word of a description ({HINTS[item]}: write a .toml)"
-    if item in ("pattern", "local", "global"):
-        return f"{quote(item)} is no word here: " + PATTERN
+    if item in ("pattern", *KINDS):
+        return f"{quote(item)} is not a letter or word of a description ({PATTERN})"
     near = [FIELDS[item]] if item in FIELDS else like(item, (*LETTERS, *WORDS))
     mend = meant(near, f"letters: {', '.join(LETTERS)}; words: {', '.join(WORDS)}")
     return f"{quote(item)} is not a letter or word of a description ({mend})"

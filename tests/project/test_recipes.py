@@ -22,7 +22,9 @@ PART = (RECIPE_FILES / "mechanism.txt").read_text("utf-8")
 KEEPER = (RECIPE_FILES / "leaf.txt").read_text("utf-8")
 MODULE = (RECIPE_FILES / "module.txt").read_text("utf-8")
 DESCRIBED = (RECIPE_FILES / "toy.toml").read_text("utf-8")
-FAMILY = '{"toy": {"like": "llama", "require": [[1, "toy_version", "only version 1 is supported"]]},\n'
+FAMILY = """{"toy": {"like": "llama", "require": [[1, "toy_version", "only version 1 is supported"]],
+"window": {"key": "local_span", "default": "required", "local": "but last", "period": 2}},
+"""
 CONFIG = {
     "model_type": "toy",
     "hidden_size": 64,
@@ -30,6 +32,7 @@ CONFIG = {
     "num_attention_heads": 4,
     "intermediate_size": 96,
     "vocab_size": 100,
+    "local_span": 4,
 }
 QUANTITY = """
 
@@ -167,7 +170,8 @@ def test_a_mechanism_is_proved(run: Run) -> None:
 
 @pytest.mark.slow
 def test_a_family_is_read(run: Run) -> None:
-    found = json.loads(run("show", "config.json", "--json"))
+    found = json.loads(run("show", "config.json", "--tokens", "8", "--json"))
+    assert found["cache"]["elements"] == 2 * 64 * (4 + 8)
     assert (
         found["model"]["model_type"] == "toy"
         and found["params"]["total"] == 2 * 100 * 64 + 2 * (4 * 64**2 + 3 * 64 * 96 + 2 * 64) + 64

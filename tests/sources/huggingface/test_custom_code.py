@@ -30,8 +30,7 @@ LLAMA: Config = {
 }
 
 
-# By name: a small config, and what a checkpoint of it holds: tensors by shape, each with how many there are, or, where
-# its card says so, its parameters; whose code that is; and FLOPs at "BxT", where no other test has them.
+# Described in README.md beside it.
 CASES: dict[str, dict[str, Any]] = json.loads((HF / "custom.json").read_text())
 STEP3: Config = json.loads((HF / "hand.json").read_text())["step3"]
 MIXED = {"num_experts_per_tok": 2, "first_k_dense_replace": 1, "n_shared_experts": 2, "moe_intermediate_size": 24}
@@ -43,7 +42,7 @@ def test_parameters_and_flops_are_those_of_the_tensors_or_of_the_class(case: dic
     assert model.params == (sum(map(prod, case["tensors"])) if "tensors" in case else case["params"])
     flops = {point: model.ledger(*map(int, point.split("x"))).total("flops") for point in case.get("flops", ())}
     assert flops == case.get("flops", {})
-    if "cache" in case:  # a state of each head, and the last inputs of short convolutions
+    if "cache" in case:
         assert model.ledger(1, 8).total("cache") == case["cache"]
 
 

@@ -203,19 +203,25 @@ class Config(HeadReader):
         return list(default) if types is None else types
 
     def windows(
-        self, raw: Raw, window: int | None, types: Sequence[str], tables: Mapping[str, Raw] | None = None
+        self,
+        raw: Raw,
+        window: int | None,
+        types: Sequence[str],
+        tables: Mapping[str, Raw] | None = None,
+        key: str = "sliding_window",
     ) -> tuple[list[str], dict[str, Raw]]:
-        """The local and global layer kinds (an axis of `layered`); `tables` are further keys of each kind."""
-        self.check_window(window, LOCAL in types)
+        """The local and global layer kinds (an axis of `layered`); `tables` are further keys of each kind, `key`
+        is the key of the window."""
+        self.check_window(window, LOCAL in types, key)
         local: Raw = {"attention": {"window": window}} if window is not None else {}
         by_kind = tables or {}
         kinds = [LAYER_NAMES[kind] for kind in types]
         return kinds, {"local": merge(local, by_kind.get("local", {})), "global": dict(by_kind.get("global", {}))}
 
-    def check_window(self, window: int | None, used: bool) -> None:
+    def check_window(self, window: int | None, used: bool, key: str = "sliding_window") -> None:
         """Require a window where layers use one."""
         if used and window is None:
-            self.fault("sliding_window", self.data.get("sliding_window", ABSENT), "a window: some layers use one")
+            self.fault(key, self.data.get(key, ABSENT), "a window: some layers use one")
 
     def with_layer_bases(self, raw: Raw) -> Raw:
         """Add windows in all but every fourth layer, and a rotary base per layer; base 0 means no positions."""

@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import Struct, field
 
 from txcalc.parts.options import Table
-from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
+from txcalc.sources.huggingface.families import decoder_row
 from txcalc.sources.huggingface.keys import REQUIRED
 
 # An axis of `layered`: the kind of every layer, and the table of each kind.
@@ -22,14 +22,14 @@ MUST = "required"
 
 def decoder(c: Config, name: str = "", **changes: Any) -> Raw:
     """A config read by the row of its model type, or by that of the type `name` with `changes`."""
-    row, rows = {"like": name or c.model_type, **changes}, metadata.table("decoders.json")
-    while "like" in row:
-        row = rows[row.pop("like")] | row
-    return Decoder(**row).read(c)
+    return Decoder(**decoder_row(name or c.model_type) | changes).read(c)
 
 
 class Decoder(Struct, frozen=True, kw_only=True):
     """Differences of a class from Llama: SwiGLU, RMSNorms before each branch, rotary positions, an untied head.
+
+    A key without which the class fails has "required" as its default. In `norm` and `head` an object stands for a value
+    of the config: its `key` and `default`, and of a flag the values that it selects, `on` and `off`.
 
     d_model … names     key names of the widths, the context and the heads; `tables` are nested tables to read
     remote              the class is remote code
@@ -45,12 +45,12 @@ class Decoder(Struct, frozen=True, kw_only=True):
     d_ff, d_ff_factor   key names of its width, and its default (without key names its value) as a multiple of d_model
     mlp_bias, mlp_key   default and name of the key of its biases; `mlp_fixed_bias`: it always has them
     norm                arguments of `Config.rms` or, with form layer, of `Config.layer_norm`; `keys` are names of
-                        eps; a list is a flag that selects an argument: its key, its default and both values
+                        eps
     theta … even        arguments of `Config.rotary`; `theta_names` are key names of the base; `interleaved`: rotates
                         adjacent pairs. Or `positions`, a fixed table; `learned`: key names and default of the
                         number of rows, and rows beyond them; `rotary_key`: key and default of the rotary width
     scaled_embedding    the embedding is multiplied by √D
-    tied, head          the default of a tied head; arguments of `Config.lm_head`, a list is a key and its default
+    tied, head          the default of a tied head; arguments of `Config.lm_head`
     require, ignore     the only supported value of keys, and why; keys that change no size
     derived             keys that repeat a size of the description (its path), and why
     mtp                 a note says how many multi-token-prediction layers are not counted
@@ -125,8 +125,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
         attention = self._latent(c, raw) if self.latent else self._attention(c, raw)
         parts: Raw = {"mixed": ExpertKeys(**self.experts).read(c)} if self.experts else {"mlp": self._mlp(c, raw)}
         parts |= {"norm": self._norm(c), "positions": self._positions(c, attention)}
-        head = {key: _number_or_flag(c, *value) if isinstance(value, list) else value
-                for key, value in self.head.items()}  # fmt: skip
+        head = _filled(c, self.head)
         embedding = {**self.embedding} if self.embedding else None
         embedding = {"scale": raw["d_model"] ** 0.5} if self.scaled_embedding else embedding
         raw = c.decoder(raw, attention, embedding=embedding, head=c.lm_head(self.tied, **head), **parts)
@@ -179,8 +178,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
         return {"d_ff": width, "gated": not self.ungated, "activation": activation, "bias": bias, **self.mlp}
 
     def _norm(self, c: Config) -> Raw:
-        norm = {key: value[2 if c.flag(value[0], default=value[1]) else 3] if isinstance(value, list) else value
-                for key, value in self.norm.items()}  # fmt: skip
+        norm = _filled(c, self.norm)
         form, keys = norm.pop("form", "rms"), norm.pop("keys", "").split()
         return (c.layer_norm if form == "layer" else c.rms)(*keys, **norm)
 
@@ -250,8 +248,16 @@ class ExpertKeys(Struct, frozen=True, kw_only=True):
         return c.with_shared(mixed, self.shared[0], default=self.shared[1], groups=self.groups)
 
 
-def _number_or_flag(c: Config, key: str, default: float) -> Any:
-    return c.flag(key, default=default) if isinstance(default, bool) else c.real(key, default=default)
+def _filled(c: Config, table: Table) -> Raw:
+    """A table of a row, with the values of the config in place of objects that name its keys."""
+    return {name: _value(c, **entry) if isinstance(entry, dict) else entry for name, entry in table.items()}
+
+
+def _value(c: Config, key: str, default: float, on: object = True, off: object = False) -> object:
+    """A number, or the value that a flag selects."""
+    if isinstance(default, bool):
+        return on if c.flag(key, default=default) else off
+    return c.real(key, default=default)
 
 
 def _default(value: object) -> object:
@@ -261,7 +267,8 @@ def _default(value: object) -> object:
 def _windowed(
     c: Config,
     raw: Raw,
-    default: int | None = None,
+    key: str = "sliding_window",
+    default: int | str | None = None,
     null: object = None,
     local: str = "",
     period: int | tuple[str, int] = 1,
@@ -269,7 +276,8 @@ def _windowed(
     list_overrides: bool = False,
     nope_global: bool = False,
 ) -> Axis:
-    """The window layer kinds. Without `local` every layer has the window; with it, those that `layer_types` names.
+    """The window layer kinds; `key` is the key of the width. Without `local` every layer has the window; with it, those
+    that `layer_types` names.
 
     `local` gives the default of `layer_types`: "all" (if there is a window), "none", or all layers "but first" or
     "but last" of each `period`, which is a number, or a key with its default. `list_overrides`: that key is ignored
@@ -277,8 +285,8 @@ def _windowed(
     window have no positions.
     """
     n, on = raw["n_layers"], not switch or c.flag("use_sliding_window", default=False)
-    window = c.size("sliding_window", default=default, null=_default(null)) if on else None
-    c.ignore("sliding_window")
+    window = c.size(key, default=_default(default), null=_default(null)) if on else None
+    c.ignore(key)
     if not local:
         return c.same_window(raw, window)
     if list_overrides and (window is None or c.data.get("layer_types") is not None):
@@ -293,7 +301,7 @@ def _windowed(
         windowed = [local == "all" and window is not None] * n
     types = c.layer_types(n, [LOCAL if on else GLOBAL for on in windowed])
     nope: dict[str, Raw] = {"global": {"positions": {"form": "none"}}}
-    return c.windows(raw, window, types, nope if nope_global and window is not None else None)
+    return c.windows(raw, window, types, nope if nope_global and window is not None else None, key)
 
 
 def _qwen_windows(c: Config, raw: Raw, start: int) -> Axis:

@@ -47,13 +47,21 @@ for _text, _rows in _LLAVA.items():
 STANDALONE_TOWERS = by_name(_TABLE["standalone towers"])
 ALIASES: dict[str, Raw] = _TABLE["aliases"]
 
+DECODERS: dict[str, Raw] = table("decoders.json")
+
+
+def decoder_row(name: str) -> Raw:
+    """A row of `decoders.json`, with the fields of the type that it is `like`."""
+    row = {**DECODERS[name]}
+    while "like" in row:
+        row = DECODERS[row.pop("like")] | row
+    return row
+
+
 # model_type: (module, function); `decoders.json` has types close to Llama, `encoders.json` those close to BERT.
 READERS: dict[str, tuple[str, str]] = {
     **{name: (module, name.replace("-", "_")) for name, module in by_name(_TABLE["readers"]).items()},
-    **{
-        name: ("remote_decoders" if "remote" in row else "decoders", "decoder")
-        for name, row in table("decoders.json").items()
-    },
+    **{name: ("remote_decoders" if decoder_row(name).get("remote") else "decoders", "decoder") for name in DECODERS},
     **dict.fromkeys(table("encoders.json"), ("encoder", "encoder")),
     **dict.fromkeys(_TABLE["recorded"].split(), ("traced_types", "recorded")),
     **dict.fromkeys(STANDALONE_TOWERS, ("tower_registry", "standalone_tower")),

@@ -353,9 +353,12 @@ def test_the_engine_follows_the_format_and_the_card() -> None:
         ("rtx-4090", "bf16"),
     }
     assert fit("llama-3.1-8b", gpu="h100:2", weights="Q8_0").rows[0].layout == "pp=2"  # as llama.cpp splits
-    assert (
-        fit("t5-base", gpu="4090:2").rows[0].layout == "one GPU"
-    )  # of no stages, and llama.cpp has no tensor parallelism
+    # llama.cpp has no tensor parallelism, T5 no stages; 8 does not divide the heads; a copy answers sooner.
+    layouts = {"t5-base": ("4090:2", "dp=2"), "vit-b": ("h100:8", "tp=4 dp=2"), "t5-small": ("h100:8", "dp=8")}
+    for name, (gpu, layout) in layouts.items():
+        assert fit(name, gpu=gpu).rows[0].layout == layout
+        engine = "llama.cpp" if gpu == "4090:2" else "none"
+        assert name == "vit-b" or str(txcalc.deploy(name, gpu=gpu, context=512, engine=engine).layout) == layout
     assert fit("llama-3.1-8b", gpu="tpu-v5e", weights="Q8_0").rows[0].engine == ""  # where it does not run
     (narrow,) = fit("llama-3.1-8b", gpu="h100", weights="Q8_0", kv="fp8").rows
     assert narrow.refused and "--kv is 'fp8', expected a format of llama.cpp's cache" in narrow.refused

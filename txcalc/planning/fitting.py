@@ -119,25 +119,32 @@ class FormatFits:
         self.known: dict[Layout, tuple[str, list[RankBytes], int]] = {}
 
     def on(self, card: CardSet) -> ModelFit:
-        """The fit on a set of accelerators: tensor parallel if their link is known, else split by layers; the other way
-        if the model does not allow the first. llama.cpp splits by layers, or else uses one."""
+        """The fit on a set of accelerators: in the first layout of `_split`, or in copies on fewer of them if these are
+        sooner with one sequence."""
         model, engine, offload, kind = self.model, self.engine, self.engine.offload, card.accelerator
         host = offload.host if offload else None
         name = engine.weights.name
         try:
             by_layers = engine.memory is not None and engine.memory.profile.rules.stages
-            layout = self._supported(_split(self.sharding, card.number, bool(kind.link), by_layers))
+            layouts = self._supported(_split(self.sharding, card.number, bool(kind.link), by_layers))
         except InputError as error:
             return ModelFit.refusal(model, name, engine.weights_name, card.name, self.length, str(error))
+        available = engine.reserve.available(kind)
+        layout, *copies = layouts
         text, ranks, needed = self.known[layout]
-        room = engine.reserve.available(kind) - needed
+        room = available - needed
         ram_free = None
         if host:
             ram_free = host.memory - sum(rank.ram(self.length, 1) * rank.stage.copies for rank in ranks)
         short = shortage(room, ram_free)
         bandwidth_known, seconds = not (offload and offload.cuts) or (host and host.bandwidth), None
         if bandwidth_known and not short and not card.bare and ranks[0].caching:
-            seconds = step(model, self.sharding, layout, kind, engine, self.length)
+            seconds = step(model, self.sharding, layout.replica, kind, engine, self.length)
+            for copy in copies if layout.pp == 1 else ():  # a pipeline shortens prompts
+                sooner = step(model, self.sharding, copy.replica, kind, engine, self.length)
+                if seconds and sooner and sooner < seconds and self.known[copy][2] <= available:
+                    seconds, (text, ranks, needed) = sooner, self.known[copy]
+                    room = available - needed
         return ModelFit(
             model=model.name,
             params=model.params,
@@ -158,34 +165,39 @@ class FormatFits:
             listed=_listed(model),
         )
 
-    def _supported(self, ways: Iterable[Layout]) -> Layout:
-        """The first layout that the format and the engine support; stores its ranks and needed bytes in `known`.
-        Errors: the first layout's `InputError` if there is none."""
+    def _supported(self, ways: Iterable[Layout]) -> list[Layout]:
+        """The first layout that the format and the engine support, and its copies on fewer accelerators; stores their
+        ranks and needed bytes in `known`. Errors: the first layout's `InputError` if there is none."""
         refused: InputError | None = None
+        supported: list[Layout] = []
         for layout in ways:
+            if supported and layout.dp == supported[-1].dp:
+                continue  # another way to split over as many
             try:
                 if layout not in self.known:
-                    stages = self.sharding.stages(layout)
-                    ranks = [RankBytes(self.model, stage, self.engine, layout) for stage in stages]
+                    stages = self.sharding.stages(layout.replica)
+                    ranks = [RankBytes(self.model, stage, self.engine, layout.replica) for stage in stages]
                     self.known[layout] = str(layout), ranks, max(needed_bytes(rank, self.length) for rank in ranks)
-                return layout
+                supported.append(layout)
             except InputError as error:
                 refused = refused or error
-        assert refused is not None
-        raise refused
+        if not supported:
+            assert refused is not None
+            raise refused
+        return supported
 
 
 def _split(sharding: Sharding, number: int, linked: bool, by_layers: bool) -> Iterator[Layout]:
-    """Layouts of a model on `number` accelerators, best first. Errors: `InputError` if there is none."""
-    # tensor parallel, with expert parallelism, and by layers; without a link in reverse order
-    ways = [Layout(tp=number), *[Layout(tp=number, ep=number)] * sharding.has_experts, Layout(pp=number)]
-    best, *fallbacks = [ways[-1], Layout()] if by_layers else ways if linked else ways[::-1]
-    first = sharding.faults(best)
-    if not first:
-        yield best
-    yield from (possible := [layout for layout in fallbacks if not sharding.faults(layout)])
-    if first and not possible:
-        raise InputError(sharding.model.name, [f"cannot be split over {number} accelerators", *first])
+    """Layouts of a model on `number` accelerators: one replica, tensor parallel, with expert parallelism, or by layers
+    (first if no link is known, alone in llama.cpp); then ever more copies, each on fewer of them."""
+    for copies in (n for n in range(1, number + 1) if number % n == 0):
+        size = number // copies
+        tensor = [Layout(tp=size), *[Layout(tp=size, ep=size)] * sharding.has_experts]
+        pipeline = Layout(pp=size)
+        ways = [pipeline] if by_layers else [*tensor, pipeline] if linked else [pipeline, *tensor[::-1]]
+        for layout in dict.fromkeys(ways if size > 1 else [Layout()]):
+            if not sharding.faults(layout):
+                yield layout.replace(dp=copies)
 
 
 def step(

@@ -25,8 +25,10 @@ from txcalc.num import ceil_div
 from txcalc.units import ALIASES, parse_bytes
 
 PLACES = ("link", "link_between", "node")
-OTHERS = ("vendor", "power", "peak", "half_sums", "notes", "unified", "kernels", "calibration")
+OTHERS = ("vendor", "power", "peak", "half_sums", "notes", "unified", "generation", "kernels", "calibration")
 KEYS = ("title", "sources", "memory", "bandwidth", *PLACES, *OTHERS)
+# NVIDIA's, oldest first; `presets/engines.toml` says which have an engine's kernels.
+GENERATIONS = ("pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell")
 MEMORIES = ("visible", "driver", "vendor")  # sizes of the memory; the first that is known counts
 
 
@@ -41,9 +43,10 @@ class Accelerator(Struct, frozen=True):
     node            accelerators of a node, which share links; None: unknown, and all are taken to share links
     power       watts, the most it may draw; None: unknown
     sources     where each value was read, by key
-    kernels     the generation whose kernels it has, a file of `presets/efficiency/`; "": those of any
+    kernels     a file of `presets/efficiency/`, whose measured kernels stand for its own; "": those of any
     unified     its memory is the host's too
     vendor      who makes it; "": not said, and no rule of a vendor's cards is taken for it
+    generation  one of `GENERATIONS`; "": not said, and engines take it for newer than all of them
     half_sums   how many times as fast products in fp16 are with sums in fp16 as with sums in fp32
     calibration what was measured of its efficiency, the rest as for its generation; None: nothing was
     """
@@ -64,6 +67,7 @@ class Accelerator(Struct, frozen=True):
     unified: bool = False
     vendor: str = ""
     half_sums: int = 1
+    generation: str = ""
 
     @property
     def visible(self) -> int:
@@ -279,6 +283,8 @@ def describe(accelerator: Accelerator) -> dict[str, Any]:
     described: dict[str, Any] = {"title": accelerator.title}
     if accelerator.vendor:
         described["vendor"] = accelerator.vendor
+    if accelerator.generation:
+        described["generation"] = accelerator.generation
     if accelerator.notes:
         described["notes"] = list(accelerator.notes)
     if accelerator.unified:
@@ -357,8 +363,8 @@ def assumed(kernels: str = "") -> Efficiency:
     return Reader(read(path)[0], str(path)).efficiency_alone(assumed() if kernels else None)
 
 
-def generations() -> list[str]:
-    """The generations of kernels that were measured."""
+def measured_kernels() -> list[str]:
+    """The files of `presets/efficiency/`, by generation."""
     from txcalc.sources.presets import files_in, folder
 
     return sorted(files_in(folder() / "efficiency"))

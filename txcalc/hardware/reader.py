@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cache
 from math import inf
@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from txcalc.errors import ABSENT, Fault, InputError, meant, nearest, quote
-from txcalc.hardware import KEYS, MEMORIES, Accelerator, assumed, generations, short_key
+from txcalc.hardware import GENERATIONS, KEYS, MEMORIES, Accelerator, assumed, measured_kernels, short_key
 from txcalc.hardware.curves import KINDS, PEAKS, SECONDS, SHARES, Curve, Efficiency, Link
 from txcalc.sources.presets import folder, read
 from txcalc.units import parse_bytes
@@ -65,10 +65,8 @@ class Reader:
         (link, between), (node, power, sums) = rates, counts
         if between is not None and node is None:
             self.faults.append("link_between needs node: the number of accelerators of a node")
-        kernels = self.raw.get("kernels", "")
-        if kernels not in ("", *generations()):
-            self.faults.append(Fault("kernels", kernels, f"one of {', '.join(generations())}"))
-            kernels = ""
+        generation = self.name_of("generation", GENERATIONS)
+        kernels = self.name_of("kernels", measured_kernels())
         calibration = self.over(assumed(kernels) if kernels else assumed()) if "calibration" in self.raw else None
         title, vendor, notes = self.raw.get("title", name), self.raw.get("vendor", ""), self.raw.get("notes", [])
         self.faults += [
@@ -85,7 +83,15 @@ class Reader:
             raise InputError(self.where, self.faults)
         size = next((sizes[key] for key in MEMORIES if key in sizes), 0)
         first = name, title, size, bandwidth, flops, link, power, self.sources, tuple(notes), kernels, calibration
-        return Accelerator(*first, between, node, unified, vendor, sums or 1)
+        return Accelerator(*first, between, node, unified, vendor, sums or 1, generation)
+
+    def name_of(self, key: str, names: Sequence[str]) -> str:
+        """One of these names; "" if there is none."""
+        name = self.raw.get(key, "")
+        if name in ("", *names):
+            return str(name)
+        self.faults.append(Fault(key, name, f"one of {', '.join(names)}"))
+        return ""
 
     def efficiency_alone(self, base: Efficiency | None) -> Efficiency:
         """A description that is nothing but a calibration: over another, or complete."""

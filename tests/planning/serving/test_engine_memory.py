@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import tomllib
 from statistics import median
 from typing import Any
 
@@ -29,7 +28,6 @@ from txcalc.planning.serving.engine import engine, parse_reserve
 from txcalc.planning.serving.engine_memory import EngineMemory, captured_sizes, step_elements
 from txcalc.planning.serving.engine_profiles import data, offloading, profile
 from txcalc.planning.serving.layout_time import LayoutTime
-from txcalc.sources import presets
 from txcalc.units import parse_bytes
 
 GIB = 2**30
@@ -270,9 +268,7 @@ def test_what_an_engine_widens_on_a_card_is_answered(engine_: str, card: str, we
 
 
 def test_every_card_of_nvidia_has_a_generation() -> None:
-    ages = tomllib.loads((presets.folder() / "engines.toml").read_text())["generations"]
-    named = [card for cards in ages.values() for card in cards]
-    assert sorted(named) == [card for card in hardware.names() if hardware.load(card).vendor == "NVIDIA"]
+    assert all(bool(card.generation) == (card.vendor == "NVIDIA") for card in map(hardware.load, hardware.names()))
 
 
 # µs of 32 heads, by their width and the keys.

@@ -58,7 +58,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
     @property
     def hopper(self) -> bool:
         """Whether the card has FlashAttention 3 and Triton's kernels for MXFP4."""
-        return self.accelerator.name in data()["generations"]["hopper"]
+        return self.accelerator.generation == "hopper"
 
     @property
     def score_bytes(self) -> int:

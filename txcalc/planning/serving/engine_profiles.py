@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, UnknownName
-from txcalc.hardware import Accelerator
+from txcalc.hardware import GENERATIONS, Accelerator
 from txcalc.model import Model
 from txcalc.planning.formats.weights import GGML, Format, Mixed, plain
 
@@ -218,7 +218,7 @@ def personal_engine() -> EngineProfile:
 
 def is_personal(accelerator: Accelerator) -> bool:
     """Whether a card is one of personal machines."""
-    return accelerator.unified or accelerator.name in data()["personal"]["cards"]
+    return accelerator.unified or any(words in accelerator.title for words in data()["personal"]["titles"])
 
 
 def is_served(accelerator: Accelerator) -> bool:
@@ -295,7 +295,7 @@ def _reached(first: str, version: str) -> bool:
 def _first(name: str, kind: str, accelerator: Accelerator | None, of: str) -> str | None:
     """The first version of an engine that has a format on a card; None: none has. A card that is in no generation
     counts as newer than all of them, unless the table has a version for its vendor."""
-    table, ages = data()["formats"][name], data()["generations"]
+    table = data()["formats"][name]
     by_version = {"": ""} if kind in ("", *data()["formats"]["wide"]) else table[of].get(kind, {})
     vendor = accelerator.vendor if accelerator else ""
     if vendor and (
@@ -304,16 +304,12 @@ def _first(name: str, kind: str, accelerator: Accelerator | None, of: str) -> st
         return None
     if vendor in by_version:
         return str(by_version[vendor])
-    order = list(ages)
-    age = next(
-        (order.index(generation) for generation in order if accelerator and accelerator.name in ages[generation]),
-        len(order),
-    )
-    least = table.get("least", order[0])
+    age = GENERATIONS.index(accelerator.generation) if accelerator and accelerator.generation else len(GENERATIONS)
+    least = table.get("least", GENERATIONS[0])
     versions = [
         version
         for since, version in by_version.items()
-        if since in ("", *ages) and age >= max(order.index(since or least), order.index(least))
+        if since in ("", *GENERATIONS) and age >= max(map(GENERATIONS.index, (since or least, least)))
     ]
     return min(versions, key=_order, default=None)
 

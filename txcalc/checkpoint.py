@@ -63,7 +63,7 @@ class Checkpoint(Struct, frozen=True, eq=False):
 
     def by_dtype(self) -> dict[str, StoredSize]:
         """Sizes by type, the largest first."""
-        sizes = {dtype: _size(group) for dtype, group in _grouped(self.tensors, lambda t: t.dtype)}
+        sizes = {dtype: _size(group) for dtype, group in _group_by(self.tensors, lambda t: t.dtype)}
         return dict(sorted(sizes.items(), key=lambda item: -item[1].bytes))
 
 
@@ -71,7 +71,7 @@ def _size(tensors: Sequence[StoredTensor]) -> StoredSize:
     return StoredSize(len(tensors), sum(t.elements for t in tensors), sum(t.bytes for t in tensors))
 
 
-def _grouped(items: Iterable[object], key: Any) -> Iterator[tuple[Any, list[Any]]]:
+def _group_by(items: Iterable[object], key: Any) -> Iterator[tuple[Any, list[Any]]]:
     groups: dict[Any, list[Any]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -90,7 +90,7 @@ class TensorGroup(NamedTuple):
     size: StoredSize
 
 
-def folded(tensors: Iterable[StoredTensor]) -> list[TensorGroup]:
+def fold_names(tensors: Iterable[StoredTensor]) -> list[TensorGroup]:
     """Groups tensors whose names differ only in numbers; numbers that never vary stay."""
     groups: dict[Any, tuple[list[str], list[StoredTensor]]] = {}
     for tensor in tensors:
@@ -131,7 +131,7 @@ class ExpectedWeights:
 
     def __init__(self, path: str, kind: str, shape: tuple[int, ...], copies: int) -> None:
         self.path, self.kind, self.shape, self.left = path, kind, shape, copies
-        self.form = squeezed(shape)
+        self.form = squeeze(shape)
         self.words = frozenset(_words(path))
 
     @property
@@ -194,7 +194,7 @@ class CheckpointCheck(Struct, frozen=True, eq=False, dict=True):
         """The differences one by one, equal layers folded; the first `most` of each kind."""
         lacks = [f"{m.path} {list(m.shape)} is missing, {m.copies:,} of it" for m in self.missing]
         extra = [
-            f"{r.name} {list(r.shape)} is not explained, {r.size.tensors:,} of it" for r in folded(self.unexplained)
+            f"{r.name} {list(r.shape)} is not explained, {r.size.tensors:,} of it" for r in fold_names(self.unexplained)
         ]
         return lacks[:most] + extra[:most]
 
@@ -233,7 +233,7 @@ def check(checkpoint: Checkpoint, ledger: Ledger) -> CheckpointCheck:
         extra["buffer"] = buffers
     unexplained = []
     for tensor in leftover:
-        if squeezed(tensor.shape) in tied:
+        if squeeze(tensor.shape) in tied:
             extra.setdefault("tied", []).append(tensor)
         else:
             unexplained.append(tensor)
@@ -242,7 +242,7 @@ def check(checkpoint: Checkpoint, ledger: Ledger) -> CheckpointCheck:
         if checkpoint.partial
         else [
             Missing(path, shape, sum(piece.left for piece in group))
-            for (path, shape), group in _grouped(
+            for (path, shape), group in _group_by(
                 (p for p in unmatched if p.left), lambda p: (_NUMBER.sub("*", p.path), p.shape)
             )
         ]
@@ -286,7 +286,7 @@ def _match(tensors: list[StoredTensor], pieces: list[ExpectedWeights], by_kind: 
     """Tensors of one layer that its pieces do not explain."""
     remaining = _exact(tensors, pieces, by_kind)
     remaining = [t for t in remaining if not _take(t, pieces, by_kind, t.shape[::-1])]
-    remaining = _unjoined(remaining, pieces, by_kind)
+    remaining = _find_unexplained(remaining, pieces, by_kind)
     remaining = [t for t in remaining if not _pair(t, pieces, by_kind)]
     unmatched = [piece for piece in pieces if piece.left]
     if [piece.elements * piece.left for piece in unmatched] == [sum(t.elements for t in remaining)]:
@@ -298,15 +298,15 @@ def _match(tensors: list[StoredTensor], pieces: list[ExpectedWeights], by_kind: 
 def _exact(
     tensors: Iterable[StoredTensor], pieces: list[ExpectedWeights], by_kind: dict[str, int]
 ) -> list[StoredTensor]:
-    by_form = dict(_grouped((piece for piece in pieces if piece.left), lambda piece: piece.form))
-    return [t for t in tensors if not _take(t, by_form.get(squeezed(t.shape), ()), by_kind, t.shape)]
+    by_form = dict(_group_by((piece for piece in pieces if piece.left), lambda piece: piece.form))
+    return [t for t in tensors if not _take(t, by_form.get(squeeze(t.shape), ()), by_kind, t.shape)]
 
 
 def _take(
     tensor: StoredTensor, pieces: Iterable[ExpectedWeights], by_kind: dict[str, int], shape: tuple[int, ...]
 ) -> bool:
     """Takes a copy of the piece of this shape whose path is most like the name; False if there is none."""
-    form = squeezed(shape)
+    form = squeeze(shape)
     matching = [piece for piece in pieces if piece.left and piece.form == form]
     if not matching:
         return False
@@ -321,7 +321,7 @@ def _count(piece: ExpectedWeights, copies: int, by_kind: dict[str, int]) -> None
     by_kind[piece.kind] = by_kind.get(piece.kind, 0) + piece.elements * copies
 
 
-def _unjoined(
+def _find_unexplained(
     tensors: list[StoredTensor], pieces: list[ExpectedWeights], by_kind: dict[str, int]
 ) -> list[StoredTensor]:
     """Tensors that no run of pieces explains; a dtype and shape that failed is not tried again on the same pieces."""
@@ -384,7 +384,7 @@ def _fits(shape: tuple[int, ...], run: list[ExpectedWeights]) -> bool:
     return bool(shared & set(shape))
 
 
-def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+def squeeze(shape: tuple[int, ...]) -> tuple[int, ...]:
     """A shape without its sides of 1: (C, 1, K) and (C, K) hold the same."""
     return tuple(n for n in shape if n != 1)
 

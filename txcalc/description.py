@@ -55,7 +55,7 @@ def layers(value: Any) -> Any:
     return value
 
 
-def expected(value: object) -> int:
+def expected_params(value: object) -> int:
     """A number of parameters that a preset expects."""
     if type(value) is not int or value < 1:
         raise Wrong("a whole number above 0")
@@ -143,7 +143,7 @@ class StackSpec(Options):
         up_to(100), 0, "how often rows and columns of the matrix that mixes the streams are normalised; 0: never"
     )
     contacts: bool = key(flag, False, "weights of a regression on the attention weights of all heads; not run (ESM)")
-    idle: Num | None = letter(None, "parameters that no token runs through", check=expected)
+    idle: Num | None = letter(None, "parameters that no token runs through", check=expected_params)
     around: list[Raw] = key(pieces, [], "leaves outside the layers, each a table of name, form, sizes, …")
     projected: bool = key(flag, False, "a matrix with a bias from the encoder's width to the decoder's")
     matched: bool = key(
@@ -213,8 +213,8 @@ class Description(Options):
     )
     context: Num | None = key(size, None, "longest context it was made for, in tokens")
     source: str = key(text, "", "where the sizes were published")
-    params: int | None = key(expected, None, "parameters it must give")
-    active: int | None = key(expected, None, "active parameters it must give")
+    params: int | None = key(expected_params, None, "parameters it must give")
+    active: int | None = key(expected_params, None, "active parameters it must give")
     published: str = key(text, "", "the count its authors print, and why it differs, if it does")
     model_type: str = key(text, "", "name of the architecture in Hugging Face configs")
     predictors: Num = key(
@@ -233,7 +233,9 @@ class Description(Options):
     quantization: Table | None = key(table, None, "quantization_config of the published checkpoint")
     variants: Table = key(tables_by_name, {}, "quantization_config of its makers' other checkpoints, by format")
     towers: Table = key(tables_by_name, {}, "vision and audio towers, each a description with a projector")
-    beside: int | None = key(expected, None, "parameters of towers and projectors that `towers` does not describe")
+    beside: int | None = key(
+        expected_params, None, "parameters of towers and projectors that `towers` does not describe"
+    )
 
     stacks: Mapping[str, StackSpec]
 
@@ -268,17 +270,17 @@ def as_tables(value: object) -> Any:
 Node = TypeVar("Node")
 
 
-def mapped(value: Node, change: Callable[[str, Any], Any], name: str = "") -> Node:
+def map_values(value: Node, change: Callable[[str, Any], Any], name: str = "") -> Node:
     """A description with each of its values replaced by `change(key, value)`."""
     result: Any
     if isinstance(value, Options):
-        result = value.replace(**{key: mapped(item, change, key) for key, item in vars(value).items()})
+        result = value.replace(**{key: map_values(item, change, key) for key, item in vars(value).items()})
     elif isinstance(value, LayerSpec):
-        tables = mapped(value.tables, change)
-        norm, positions = mapped(value.norm, change), mapped(value.positions, change)
+        tables = map_values(value.tables, change)
+        norm, positions = map_values(value.norm, change), map_values(value.positions, change)
         result = replace(value, norm=norm, positions=positions, tables=tables)
     elif isinstance(value, Mapping):
-        result = {key: mapped(item, change, key) for key, item in value.items()}
+        result = {key: map_values(item, change, key) for key, item in value.items()}
     else:
         result = change(name, value)
     return cast(Node, result)

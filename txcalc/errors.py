@@ -111,7 +111,7 @@ class WrongCall(InputError, TypeError):
             raise cls(name, [f"no argument named {unknown!r} ({mend})"]) from None
 
 
-def called(function: Callable[P, R]) -> Callable[P, R]:
+def check_call(function: Callable[P, R]) -> Callable[P, R]:
     """Makes a function raise `WrongCall` for unknown or missing arguments."""
 
     @wraps(function)

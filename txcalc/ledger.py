@@ -285,7 +285,7 @@ class Ledger(Framed):
     @property
     def cache_terms(self) -> Cache:
         """The cache of one sequence, in elements: growth per token once all windows are full, constant part, held."""
-        return _summed(entry.cache_terms for entry in self.entries)
+        return _sum_caches(entry.cache_terms for entry in self.entries)
 
     @property
     def cache_now(self) -> Cache:
@@ -296,7 +296,7 @@ class Ledger(Framed):
         if any(entry.leaf.cache_kind == "steps" for entry in self.entries):
             unknown: Any = None
             return Cache(unknown, unknown, self.cache_terms.elements)
-        return _summed(entry.cache_now for entry in self.entries)
+        return _sum_caches(entry.cache_now for entry in self.entries)
 
     @property
     def full_at(self) -> Num | None:
@@ -422,7 +422,7 @@ def _find(
     return spots
 
 
-def _summed(terms: Iterable[Cache]) -> Cache:
+def _sum_caches(terms: Iterable[Cache]) -> Cache:
     columns = list(zip(*terms, strict=True))
     return Cache(*map(total, columns)) if columns else NO_CACHE
 

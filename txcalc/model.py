@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from txcalc.description import Description, StackSpec, as_tables
-from txcalc.errors import Fault, InputError, MissingExtra, called, no_attribute
+from txcalc.errors import Fault, InputError, MissingExtra, check_call, no_attribute
 from txcalc.frames import html
 from txcalc.ledger import Ledger, walk
 from txcalc.num import Num, counted, is_array, spread, usable, whole
@@ -321,7 +321,7 @@ class Model(Struct, frozen=True, dict=True):
         """Whether it takes a prompt of `tokens`: its length is not fixed, and its table of positions is long enough."""
         return not self.fixed_length and (self.position_limit is None or tokens <= self.position_limit)
 
-    @called
+    @check_call
     def workload(
         self,
         batch: Any = 1,

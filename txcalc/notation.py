@@ -41,7 +41,7 @@ _RANK = {name: place for place, name in enumerate(dict.fromkeys((*FIRST, *BY_LET
 
 
 @cache
-def _parsed(name: str) -> tuple[str, str]:
+def _parse(name: str) -> tuple[str, str]:
     """A symbol's name as a letter of the table and a suffix."""
     base = max((letter for letter in BY_LETTER if f"{name}_".startswith(f"{letter}_")), key=len, default=name)
     return base, name[len(base) + 1 :]
@@ -49,7 +49,7 @@ def _parsed(name: str) -> tuple[str, str]:
 
 @cache
 def _rank(atom: Expression) -> tuple[int, str]:
-    return (_RANK.get(_parsed(atom.name)[0], len(_RANK)), atom.name) if atom.is_Symbol else (_RANK["min"], str(atom))
+    return (_RANK.get(_parse(atom.name)[0], len(_RANK)), atom.name) if atom.is_Symbol else (_RANK["min"], str(atom))
 
 
 def in_order(atoms: Iterable[Expression]) -> list[Expression]:
@@ -58,7 +58,7 @@ def in_order(atoms: Iterable[Expression]) -> list[Expression]:
 
 
 def _is_layers(atom: Expression) -> bool:
-    return atom.is_Symbol and _parsed(atom.name)[0] == "L"
+    return atom.is_Symbol and _parse(atom.name)[0] == "L"
 
 
 def _times(powers: Powers, factors: Powers, sign: int = 1) -> Powers:
@@ -76,16 +76,16 @@ def tidy(expression: Expression | int) -> Sum:
     `1536·B·T·(24·T + 160849)`. Divisors must be products of letters.
     """
     if isinstance(expression, int):
-        return _factored({(): Fraction(expression)} if expression else {})
+        return _factor({(): Fraction(expression)} if expression else {})
     terms: _Terms = {}
     for product, number in expression.expand().as_coefficients_dict().items():
         factors = ((atom, power) for atom, power in product.as_powers_dict().items() if atom != 1)
         powers = ((atom, int(power)) if power.is_Integer else (atom**power, 1) for atom, power in factors)
         terms[_times(tuple(powers), ())] = Fraction(int(number.p), int(number.q))
-    return _factored({powers: number for powers, number in terms.items() if number})
+    return _factor({powers: number for powers, number in terms.items() if number})
 
 
-def _factored(terms: _Terms) -> Sum:
+def _factor(terms: _Terms) -> Sum:
     """The common factor of all terms, times the rest in brackets."""
     if len(terms) < 2:
         return tuple(Term(coefficient, powers) for powers, coefficient in terms.items())
@@ -96,11 +96,11 @@ def _factored(terms: _Terms) -> Sum:
     least = ((atom, min(dict(powers).get(atom, 0) for powers in terms)) for atom in atoms)
     common = _times(tuple(least), ())
     if shared == 1 and not common:
-        return _grouped(terms)
-    return _multiplied(shared, common, _grouped({_times(p, common, -1): n / shared for p, n in terms.items()}))
+        return _group_terms(terms)
+    return _multiply(shared, common, _group_terms({_times(p, common, -1): n / shared for p, n in terms.items()}))
 
 
-def _multiplied(coefficient: Fraction, powers: Powers, formula: Sum, *outer_sums: Sum) -> Sum:
+def _multiply(coefficient: Fraction, powers: Powers, formula: Sum, *outer_sums: Sum) -> Sum:
     """A product with sums; a sum of one term needs no brackets."""
     if len(formula) != 1:
         return (Term(coefficient, powers, (*outer_sums, formula)),)
@@ -108,7 +108,7 @@ def _multiplied(coefficient: Fraction, powers: Powers, formula: Sum, *outer_sums
     return (Term(coefficient * term.coefficient, _times(powers, term.powers), (*outer_sums, *term.sums)),)
 
 
-def _grouped(terms: _Terms) -> Sum:
+def _group_terms(terms: _Terms) -> Sum:
     """Terms that share a letter together: by layers, by D, then by the commonest letter."""
     counts = Counter(atom for powers in terms for atom, power in powers if power > 0)
     shared = [atom for atom, number in counts.items() if number > 1]
@@ -119,7 +119,7 @@ def _grouped(terms: _Terms) -> Sum:
     factor = min(shared, key=lambda atom: (str(atom) != "D", -counts[atom], _rank(atom)))
     inside = {powers: number for powers, number in terms.items() if dict(powers).get(factor, 0) > 0}
     outside = {powers: number for powers, number in terms.items() if powers not in inside}
-    return tuple(sorted((*_factored(inside), *_factored(outside)), key=_place))
+    return tuple(sorted((*_factor(inside), *_factor(outside)), key=_place))
 
 
 def _by_layers(terms: _Terms) -> Sum:
@@ -135,13 +135,13 @@ def _by_layers(terms: _Terms) -> Sum:
     costs: dict[tuple[Expression, ...], _Terms] = {}
     for (powers, number), layers in owners.items():
         costs.setdefault(tuple(in_order(layers)), {})[powers] = number
-    result = _factored(outside)
+    result = _factor(outside)
     for kinds, cost in costs.items():
         if len(kinds) > 1:
             numbers = tuple(Term(Fraction(1), ((atom, 1),)) for atom in kinds)
-            result += _multiplied(Fraction(1), (), _factored(cost), numbers)
+            result += _multiply(Fraction(1), (), _factor(cost), numbers)
         else:
-            result += _factored({_times(powers, ((kinds[0], 1),)): number for powers, number in cost.items()})
+            result += _factor({_times(powers, ((kinds[0], 1),)): number for powers, number in cost.items()})
     return result
 
 
@@ -175,7 +175,7 @@ class Style(NamedTuple):
 
 
 def _latex_letter(name: str) -> str:
-    base, suffix = _parsed(name)
+    base, suffix = _parse(name)
     head, _, index = (BY_LETTER[base].latex if base in BY_LETTER else base).partition("_")
     parts = [index.strip("{}")] if index else []
     if suffix:

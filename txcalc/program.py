@@ -106,13 +106,13 @@ _PLAIN: dict[str, Callable[[Any, Any], Any]] = {
     "+": _sum,
     "-": lambda left, right: left if is_int(right, 0) else 0 if left is right else None,
     "*": _product,
-    "min": lambda left, right: left if left is right else _least(left, right),
+    "min": lambda left, right: left if left is right else _lower_bound(left, right),
     "/": lambda left, right: left if is_int(right, 1) else None,
     "ceil": lambda left, right: left if is_int(right, 1) else None,
 }
 
 
-def _least(left: Any, right: Any) -> Any:
+def _lower_bound(left: Any, right: Any) -> Any:
     """0 if `left` is 0 and `right` is never below it: a letter, which is 1 or more, or one less than a letter."""
     positive = isinstance(right, Recorded) and (right.op == "letter" or (right.op == "-" and is_int(right.right, 1)))
     letter = positive and (right.op == "letter" or (isinstance(right.left, Recorded) and right.left.op == "letter"))
@@ -133,7 +133,7 @@ class OutOfDomain(ValueError):
     """A program was run outside of its conditions."""
 
 
-def _exactly(a: int, b: int) -> int:
+def _divide_exactly(a: int, b: int) -> int:
     if b == 0 or a % b:
         raise OutOfDomain(f"{b} does not divide {a}")
     return a // b
@@ -144,7 +144,7 @@ RUN: dict[str, Callable[[int, int], int]] = {
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
     "min": min,
-    "/": _exactly,
+    "/": _divide_exactly,
     "ceil": lambda a, b: -(-a // b),
     "rows": lambda a, _: nearest_square(a),
 }
@@ -268,7 +268,7 @@ def written(number: object) -> str:
 
 def _text(number: object, level: int) -> str:
     """As part of a sum (0), of a product (1), below a fraction's line (2)."""
-    terms = _collected(number)
+    terms = _collect_terms(number)
     text = ""
     for size, factors in terms:
         product = _product_of(factors)
@@ -279,7 +279,7 @@ def _text(number: object, level: int) -> str:
     return f"({text})" if (level and loose) or (level > 1 and "·" in text) else text or "0"
 
 
-def _collected(number: object) -> list[tuple[int, tuple[str, ...]]]:
+def _collect_terms(number: object) -> list[tuple[int, tuple[str, ...]]]:
     """A sum of products: the number and the other factors of each, equal ones added up."""
     sums: dict[tuple[str, ...], int] = {}
     for sign, term in _terms(number, 1):
@@ -316,7 +316,7 @@ def _atom(number: Recorded) -> tuple[int, Sequence[str]]:
         return 1, [f"⌈{_text(number.left, 1)}/{_text(number.right, 2)}⌉"]
     if number.op == "/":
         return 1, [f"({_text(number.left, 1)}/{_text(number.right, 2)})"]
-    terms = _collected(number)
+    terms = _collect_terms(number)
     return terms[0] if len(terms) == 1 else (1, [f"({_text(number, 0)})"])
 
 

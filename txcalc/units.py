@@ -85,7 +85,7 @@ _DIGITS = r"\d{1,3}(?:[_,]\d{3}){1,12}|\d{1,40}"
 _NUMBER = re.compile(rf"\s*({_DIGITS})(?:\.(\d{{1,12}}))?\s*([A-Za-z]*)\s*\Z", re.ASCII)
 
 
-def _scaled(text: str, what: str, units: dict[str, int], expected: str) -> int:
+def _parse_scaled(text: str, what: str, units: dict[str, int], expected: str) -> int:
     match = _NUMBER.match(text)
     unit = match[3].lower() if match else ""
     if not match or (unit and unit not in units):
@@ -98,7 +98,7 @@ def _scaled(text: str, what: str, units: dict[str, int], expected: str) -> int:
 
 def parse_tokens(text: str, what: str = "tokens") -> int:
     """A length: `2048`, `32k` (32 × 1,024), `1M` (1,048,576)."""
-    return _scaled(text, what, _BINARY, "a whole number such as 2048, 32k or 1M")
+    return _parse_scaled(text, what, _BINARY, "a whole number such as 2048, 32k or 1M")
 
 
 def parse_count(text: str, what: str = "count") -> int:
@@ -107,7 +107,7 @@ def parse_count(text: str, what: str = "count") -> int:
         number = Fraction(text.strip())
         if number.denominator == 1:
             return number.numerator
-    return _scaled(text, what, _DECIMAL, "a count such as 124439808, 8B, 15T or 3.8e25")
+    return _parse_scaled(text, what, _DECIMAL, "a count such as 124439808, 8B, 15T or 3.8e25")
 
 
 def parse_bytes(text: str, what: str = "memory") -> int:
@@ -131,7 +131,7 @@ def _bytes(text: str, what: str, kind: str, meant: str, such: str, per: str = ""
         wide = match[3][:-1].upper().replace("I", "i") + f"B{per}"
         readings = f"{number}{wide}, or {float(Fraction(re.sub('[_,]', '', number)) / 8):.12g}{wide} if it does"
         raise InputError(what, [Fault(what, text, f"{meant}: {match[3]} may mean bits", readings)])
-    return _scaled(size, what, _BYTES, f"{meant} such as {such}")
+    return _parse_scaled(size, what, _BYTES, f"{meant} such as {such}")
 
 
 _SECONDS = {"us": Fraction(1, 10**6), "µs": Fraction(1, 10**6), "ms": Fraction(1, 1000), "s": Fraction(1)}
@@ -153,12 +153,12 @@ def seconds(number: float) -> str:
         if number >= max(1000, 2 * length):
             count = float(number / length)
             return f"{count:,.0f} {unit}" if count >= 999.5 else f"{count:.3g} {unit}"
-    return _rounded(Fraction(number) * 10**9, 1000, ("ns", "µs", "ms", "s"))
+    return _round_with_prefix(Fraction(number) * 10**9, 1000, ("ns", "µs", "ms", "s"))
 
 
 def short(number: object, digits: int = 3) -> str:
     """Significant digits with K, M, B, T (10^3 … 10^12), P, E…: 8.03 B, 32.9 T."""
-    return _rounded(number, 1000, ("", "K", "M", "B", "T", "P", "E", "Z", "Y"), digits)
+    return _round_with_prefix(number, 1000, ("", "K", "M", "B", "T", "P", "E", "Z", "Y"), digits)
 
 
 def three(number: float) -> str:
@@ -168,19 +168,19 @@ def three(number: float) -> str:
 
 def iec(number: object, digits: int = 4) -> str:
     """Bytes in KiB, MiB, GiB…: 14.96 GiB."""
-    return _rounded(number, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB"), digits)
+    return _round_with_prefix(number, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB"), digits)
 
 
 def si_bytes(number: object) -> str:
     """Bytes in kB, MB, GB (10^9): 16.06 GB."""
-    return _rounded(number, 1000, ("B", "kB", "MB", "GB", "TB", "PB", "EB", "ZB"), digits=4)
+    return _round_with_prefix(number, 1000, ("B", "kB", "MB", "GB", "TB", "PB", "EB", "ZB"), digits=4)
 
 
-def _rounded(number: Any, base: int, names: tuple[str, ...], digits: int = 3) -> str:
+def _round_with_prefix(number: Any, base: int, names: tuple[str, ...], digits: int = 3) -> str:
     """Rounded first, then given its prefix, so that 999,999 is 1 M and never 1000 K."""
     value = number if type(number) is int else Fraction(number)
     if value < 0:
-        return "−" + _rounded(-value, base, names, digits)
+        return "−" + _round_with_prefix(-value, base, names, digits)
     power = 0
     while power + 1 < len(names) and (
         value >= base ** (power + 1) or float(f"{float(value / base**power):.{digits}g}") >= base

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from txcalc import load
-from txcalc.description import as_tables, mapped
+from txcalc.description import as_tables, map_values
 from txcalc.parts.attention import AttentionOptions
 from txcalc.parts.options import Unsound
 
 
 def test_a_copy_with_other_values_is_another() -> None:
     description = load("deepseek-v3").description
-    assert mapped(description, lambda _, value: value) == description
-    halved = mapped(description, lambda key, value: value // 2 if key == "kv_rank" else value)
+    assert map_values(description, lambda _, value: value) == description
+    halved = map_values(description, lambda key, value: value // 2 if key == "kv_rank" else value)
     assert [layer.latent.kv_rank for layer in halved.layers if layer.latent] == [256, 256]
     assert halved != description
     assert as_tables(halved)["stacks"][""]["layer"]["dense"]["latent"]["kv_rank"] == 256

@@ -26,7 +26,7 @@ from txcalc.evidence import splits, store, theorems
 from txcalc.evidence.domains import common, covers
 from txcalc.evidence.formulas import Formulas
 from txcalc.evidence.known import Evidence
-from txcalc.evidence.structures import sized
+from txcalc.evidence.structures import with_numbers
 from txcalc.evidence.theorems import Condition, QuantityEvidence, Size, Theorem, Unit, inheritance, units
 from txcalc.ledger import walk
 from txcalc.model import Model
@@ -229,10 +229,10 @@ def test_other_forms_are_inherited() -> None:
     v3, later = load("deepseek-v3"), ("proved", "all B, T, past ≥ 1")
     forms = theorems.LAST, theorems.ABSORBED
     for some in ((forms[0],), (forms[1],), forms):
-        assert inherited(v3, theorems.formed("flops", *some)) == ("proved", "all B, T ≥ 1")
-        assert inherited(v3, theorems.formed("flops with cache", *some)) == later
+        assert inherited(v3, theorems.name_in_form("flops", *some)) == ("proved", "all B, T ≥ 1")
+        assert inherited(v3, theorems.name_in_form("flops with cache", *some)) == later
     plain = load("mistral-7b")
-    assert inherited(plain, theorems.formed("flops", *forms)) == ("proved", "all B, T ≥ 1")
+    assert inherited(plain, theorems.name_in_form("flops", *forms)) == ("proved", "all B, T ≥ 1")
     answer = json.loads(
         CliRunner().invoke(app, "show deepseek-v3 --past 99 --mla absorbed --logits last --json").stdout
     )
@@ -246,7 +246,7 @@ def test_another_form_has_its_own_formula(monkeypatch: pytest.MonkeyPatch) -> No
     )
     model = load("deepseek-v3")
     assert inherited(model, "flops") is not None
-    assert inherited(model, theorems.formed("flops", theorems.ABSORBED)) is None
+    assert inherited(model, theorems.name_in_form("flops", theorems.ABSORBED)) is None
 
 
 @pytest.mark.parametrize(
@@ -317,15 +317,15 @@ def test_a_layer_inherits_from_its_parts_where_it_has_no_theorem_of_its_own() ->
 def test_a_layer_that_is_more_than_the_sum_of_its_parts_inherits_nothing(
     lost: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    smaller = splits.smaller
-    monkeypatch.setattr(splits, "smaller", lambda unit: [p for i, p in enumerate(smaller(unit)) if i != lost])
+    components = splits.components
+    monkeypatch.setattr(splits, "components", lambda unit: [p for i, p in enumerate(components(unit)) if i != lost])
     model, layer = combined()
     assert theorems.bearing(layer) == [] and theorems.inheritance(model) == {}
 
 
 def test_a_model_of_two_stacks_is_no_sum_of_its_last_one() -> None:
     (whole,) = (unit for unit in units(build(TINY["whisper"], "whisper")) if unit.name == "whole")
-    assert splits.smaller(whole) == []
+    assert splits.components(whole) == []
 
 
 @pytest.mark.slow
@@ -370,7 +370,7 @@ def test_pictures_of_another_size_inherit(changes: dict[str, int]) -> None:
     ],
 )
 def test_where_a_leaf_works(said: dict[str, Any], place: tuple[int, int, int]) -> None:
-    assert splits.where(splits.ANYWHERE | said, 2, 7, 5) == place
+    assert splits.workload_at(splits.ANYWHERE | said, 2, 7, 5) == place
     piece = {"name": "a", "kind": "other", "times": 1, "runs": 1, "form": "linear", "sizes": [3, 4], "bias": False}
     work = Workload(2, 7, 0, 5)
     if said.get("keys") != "batch":
@@ -751,8 +751,8 @@ def test_the_cache_of_pooled_tokens_is_measured_around_the_ends_of_groups(monkey
 def test_the_digest_of_a_proof_is_of_how_often_layers_run() -> None:
     """ALBERT's layers are one that runs again: as many parameters however often."""
     once, twice = (load("albert-base-v2", {"n_layers": layers}) for layers in (6, 12))
-    assert once.params == twice.params and sized(once).key != sized(twice).key
-    assert Formulas(sized(once)).digest("flops") != Formulas(sized(twice)).digest("flops")
+    assert once.params == twice.params and with_numbers(once).key != with_numbers(twice).key
+    assert Formulas(with_numbers(once)).digest("flops") != Formulas(with_numbers(twice)).digest("flops")
     ledger = once.ledger(1, 8)
     assert inheritance(once, ("flops",), ledger)["flops"][0] == "proved"
     assert inheritance(twice, ("flops",), ledger) == {}  # another model's figures

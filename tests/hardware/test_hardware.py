@@ -307,7 +307,9 @@ def test_names_that_people_use(text: str, name: str) -> None:
 
 
 def test_an_xtx_is_no_number_of_cards() -> None:
-    assert [cards.many(text) for text in ("7900xtx", "7900xtx:2", "7900xt", "2x7900xtx", "4xt4", "8 x h100")] == [
+    assert [
+        cards.split_count(text) for text in ("7900xtx", "7900xtx:2", "7900xt", "2x7900xtx", "4xt4", "8 x h100")
+    ] == [
         (None, "7900xtx"),
         (None, "7900xtx:2"),
         (None, "7900xt"),

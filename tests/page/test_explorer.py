@@ -21,7 +21,7 @@ from txcalc.sources import build
 from txcalc.sources.assemble import assemble
 from txcalc.sources.presets import names
 from txcalc.sources.resolve import resolve
-from txcalc.sources.spec import changed
+from txcalc.sources.spec import change_keys
 
 # One model of each kind of structure that a page is tried with.
 KINDS = {
@@ -129,7 +129,7 @@ def test_every_architecture_gives_what_the_library_gives(name: str) -> None:
     for chosen in settings(explorer, 12):
         mine = here(explorer, chosen)
         try:
-            raw = changed(TINY[name], explorer.changes(chosen))
+            raw = change_keys(TINY[name], explorer.changes(chosen))
             resolved = resolve(raw, name)
         except txcalc.InputError:
             assert mine is None, chosen

@@ -247,7 +247,7 @@ def changed(explorer: Explorer, chosen: dict[str, int]) -> tuple[Model, dict[str
     """The library's model and workload at these sliders; None where it refuses them."""
     was = explorer.model
     try:
-        model = build(spec.changed(was.raw, explorer.changes(chosen)), was.origin, was.assumptions, was.notes)
+        model = build(spec.change_keys(was.raw, explorer.changes(chosen)), was.origin, was.assumptions, was.notes)
     except txcalc.InputError:
         return None
     return model, workload(explorer, chosen)

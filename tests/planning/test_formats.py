@@ -25,7 +25,7 @@ from txcalc.parts.part import Weight
 from txcalc.planning.formats.mixtures import FALLBACK, MIXTURES, TENSORS, WHEN, Layer, stored
 from txcalc.planning.formats.modules import Modules
 from txcalc.planning.formats.names import covering, format_names, weights_of
-from txcalc.planning.formats.quantised import READERS, configured, native
+from txcalc.planning.formats.quantised import READERS, from_config, native
 from txcalc.planning.formats.weights import FORMATS, GGML, Mixed
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
@@ -58,7 +58,7 @@ def size(source: Any, weights: str = "native") -> int:
 def bits(config: dict[str, Any], source: str = SMALL) -> dict[str, int]:
     """Bits of every leaf's tensors under a config, by path."""
     model = load(source)
-    form = configured(model, config)
+    form = from_config(model, config)
     return {entry.path: 8 * form.bytes_of(entry) for entry in model.ledger() if entry.leaf.params}
 
 
@@ -176,7 +176,7 @@ KIMI = {
 
 def test_kimis_int4_is_on_routed_experts_only() -> None:
     model = load("kimi-k2")
-    form = configured(model, KIMI)
+    form = from_config(model, KIMI)
     routed = sum(e.params for e in model.ledger() if e.kind == "experts")
     total = sum(form.bytes_of(entry) for entry in model.ledger())
     shapes = 16 * 60 * 384 * 3  # two integers of 64 bits beside every matrix
@@ -271,7 +271,7 @@ def test_experts_named_one_by_one_are_those_of_a_layer() -> None:
         named = [f"model.layers.{i}.mlp.experts.{j}.{end}_proj" for i in (0, 1) for j in range(experts) for end in ends]
         layers = {name: {"quant_algo": "NVFP4", "group_size": 16} for name in named}
         config = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
-        form = configured(model, config)
+        form = from_config(model, config)
         return sum(form.bytes_of(entry) for entry in model.ledger())
 
     assert held(4) == routed * 9 // 16 + 8 * 24 + 2 * (model.params - routed)
@@ -283,17 +283,17 @@ def test_experts_named_one_by_one_are_those_of_a_layer() -> None:
         "config_groups": {"g": {"weights": INT4}},
     }
     with pytest.raises(InputError, match="a pattern for some of 4 experts, not for all"):
-        configured(model, some)
+        from_config(model, some)
 
 
 def test_what_a_module_is_called_is_known_or_lists_of_layers_are_refused() -> None:
     mamba = load("mamba2-130m")
-    narrow = configured(
+    narrow = from_config(
         mamba, {"quant_method": "fp8", "ignore": [f"backbone.layers.{i}.mixer.in_proj" for i in range(24)]}
     )
     assert {e.path for e in mamba.ledger() if narrow.dtype_of(e) == "fp8"} == {"layers.0.mamba2.out_proj"}
     with pytest.raises(InputError, match=r"what rg_lru\.in_proj is called there is not known"):
-        configured(
+        from_config(
             tiny("recurrent-gemma"), {"quant_method": "fp8", "ignore": ["model.layers.0.temporal_block.linear_x"]}
         )
 
@@ -313,7 +313,7 @@ def test_a_towers_layers_are_not_the_language_models(of: str) -> None:
     model's (Qwen2.5-VL's `visual.blocks.0.mlp.gate_proj`)."""
     for patterns in ([f"{of}.0.mlp.gate_proj"], [f"{of}.{i}.self_attn.q_proj" for i in range(3)]):
         assert bits({"quant_method": "fp8", "ignore": [*patterns, "lm_head"]}) == bits({"quant_method": "fp8"})
-    tower = configured(load("vit-b"), {"quant_method": "fp8", "ignore": ["vit.layers.0.attention.q_proj"]})
+    tower = from_config(load("vit-b"), {"quant_method": "fp8", "ignore": ["vit.layers.0.attention.q_proj"]})
     assert isinstance(tower, Mixed) and tower.table["layers.attention.q"][0] is None
 
 
@@ -321,10 +321,10 @@ def test_expressions_of_heads_and_towers_name_no_layer() -> None:
     """Of a model whose layers' names are not known here, too."""
     whisper = load("whisper-large-v3")
     said = {"quant_method": "fp8", "ignore": ["re:.*lm_head", "re:.*vision_tower.*", "proj_out"]}
-    assert configured(whisper, said).name == "fp8"
+    assert from_config(whisper, said).name == "fp8"
     for one in ("re:.*fc1", "re:.*(lm_head|fc1)", "model.decoder.layers.0.fc1"):
         with pytest.raises(InputError, match="is called there is not known here"):
-            configured(whisper, {"quant_method": "fp8", "ignore": [one]})
+            from_config(whisper, {"quant_method": "fp8", "ignore": [one]})
 
 
 def test_a_named_module_that_is_called_otherwise_here_is_refused() -> None:
@@ -571,10 +571,10 @@ def test_a_format_of_groups_is_called_by_their_size(method: str, group: int, sai
     weights = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": group}
     named: dict[str, dict[str, Any]] = {"awq": {"bits": 4, "group_size": group}}
     named["compressed-tensors"] = {"config_groups": {"all": {"targets": ["Linear"], "weights": weights}}}
-    assert configured(load(SMALL), {"quant_method": method, **named[method]}).name == said
+    assert from_config(load(SMALL), {"quant_method": method, **named[method]}).name == said
     if method == "compressed-tensors":
         weights |= {"type": "float", "group_size": group // 4}
-        found = configured(load(SMALL), {"quant_method": method, **named[method]})
+        found = from_config(load(SMALL), {"quant_method": method, **named[method]})
         assert found.name == {128: "mxfp4", 64: "nvfp4"}[group]
 
 
@@ -678,7 +678,7 @@ def test_no_value_of_a_quantisation_is_a_traceback(method: str, value: Any) -> N
     model = load("D=256 L=1 h=4 F=256 V=50")
     for key in ("bits", "w_bit", "group_size", "q_group_size", "weight_block_size", "modules_to_not_convert"):
         try:
-            configured(model, {"quant_method": method, key: value})
+            from_config(model, {"quant_method": method, key: value})
         except InputError:
             continue
 
@@ -686,7 +686,7 @@ def test_no_value_of_a_quantisation_is_a_traceback(method: str, value: Any) -> N
 def test_a_head_is_quantised_where_it_is_said() -> None:
     model = load("D=256 L=1 h=4 F=256 V=256 untied")
     for config, packed in (({}, False), ({"lm_head": True}, True)):
-        form = configured(model, {"quant_method": "auto-round", "bits": 4, "group_size": 128, **config})
+        form = from_config(model, {"quant_method": "auto-round", "bits": 4, "group_size": 128, **config})
         head = next(entry for entry in model.ledger() if entry.kind == "head" and entry.leaf.params)
         assert 8 * form.bytes_of(head) == (256 * 256 * 4 + 2 * 256 * 20 if packed else 16 * 256 * 256)
 

@@ -14,7 +14,7 @@ from txcalc import load
 from txcalc.errors import InputError
 from txcalc.model import MAX_TOKENS
 from txcalc.planning.fitting import checked_context
-from txcalc.planning.formats.quantised import configured
+from txcalc.planning.formats.quantised import from_config
 from txcalc.planning.scaling import ScalingQuestion
 from txcalc.planning.serving.deployment import MOST_GPUS, MOST_SEQUENCES, check
 from txcalc.planning.serving.engine import engine
@@ -32,7 +32,7 @@ def packed(strategy: str, group: int | None) -> Any:
     """A quantiser's config with groups of so many."""
     weights = {"num_bits": 4, "type": "int", "strategy": strategy, "group_size": group}
     groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
-    return configured(SMALL, {"quant_method": "compressed-tensors", "config_groups": groups})
+    return from_config(SMALL, {"quant_method": "compressed-tensors", "config_groups": groups})
 
 
 def came(number: int) -> list[float]:
@@ -52,7 +52,7 @@ WIDE = load("D=256 L=1 h=4 F=256 V=50")
 
 def quark(group: object) -> Any:
     weight = {"dtype": "int4", "group_size": group}
-    return configured(WIDE, {"quant_method": "quark", "global_quant_config": {"weight": weight}})
+    return from_config(WIDE, {"quant_method": "quark", "global_quant_config": {"weight": weight}})
 
 
 # Of each number that is asked for: what takes it, the last ones that may be, and those next to them that may not.
@@ -97,8 +97,8 @@ ENDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]] =
     "accumulation": (lambda n: Recipe(accumulation=n).check(), (1, MOST), (0, MOST + 1)),
     "length": (lambda n: Recipe(tokens=n).check(), (1, LONGEST), (0, LONGEST + 1)),
     "every": (lambda n: Recipe(recompute=f"every:{n}").check(), (1, MOST), (0, MOST + 1)),
-    "tile": (lambda n: configured(WIDE, {"quant_method": "fp8", "weight_block_size": [n, 128]}), (1, 128), (0, -1)),
-    "bits of MLX": (lambda n: configured(WIDE, {"bits": n, "group_size": 64}), (2, 3, 4, 5, 6, 8), (1, 7)),
+    "tile": (lambda n: from_config(WIDE, {"quant_method": "fp8", "weight_block_size": [n, 128]}), (1, 128), (0, -1)),
+    "bits of MLX": (lambda n: from_config(WIDE, {"bits": n, "group_size": 64}), (2, 3, 4, 5, 6, 8), (1, 7)),
     "group of Quark's": (lambda n: quark(n), (1, 32), (0, -1)),
     "rows of distances": (
         lambda n: load(TINY["deberta"]).set({"positions.rows": n, "positions.clipped": False}), (2, 12), (0, 13, 14)

@@ -24,7 +24,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from txcalc import reference  # noqa: E402
 from txcalc.errors import InputError  # noqa: E402
-from txcalc.planning.formats.quantised import configured  # noqa: E402
+from txcalc.planning.formats.quantised import from_config  # noqa: E402
 from txcalc.planning.formats.weights import Mixed  # noqa: E402
 from txcalc.sources import build as described  # noqa: E402
 
@@ -315,7 +315,7 @@ def test_a_module_that_a_quantiser_leaves_wide_is_found_by_its_own_name(case: Ca
     model, theirs = described(case.raw, case.name), theirs_of(case)
 
     def narrow(*names: str) -> set[tuple[str, int]]:
-        form = configured(model, {"quant_method": "fp8", "modules_to_not_convert": list(names)})
+        form = from_config(model, {"quant_method": "fp8", "modules_to_not_convert": list(names)})
         assert isinstance(form, Mixed)
         return {(path, number or 0) for path, row in form.table.items() for number, found in row.items() if found}
 

@@ -109,7 +109,7 @@ def test_crossings_drawn_are_those_found(drawn: list[Picture], tmp_path: Path) -
 def test_a_model_with_windows_is_drawn_by_what_its_mask_lets_through(
     name: str, options: Any, attention: str, quantity: str
 ) -> None:
-    bars = txcalc.show(name, tokens=1024, **options).draw().panels[1]
+    bars = txcalc.show(name, tokens=1024, **options).picture().panels[1]
     assert bars.y.label == f"FLOPs of a forward pass, {attention} attention"
     assert list(bars.series[0].ys) == [*load(name).ledger(tokens=1024).by_kind(quantity).values()]
 
@@ -456,18 +456,18 @@ def test_ticks_are_written_as_people_read_them(unit: str, value: Any, text: str)
 
 def test_show_draws_its_parts_and_their_share_over_the_length() -> None:
     ledger = load("deepseek-v3").ledger(tokens=2048)
-    params, flops, over = txcalc.show("deepseek-v3", tokens=2048).draw().panels
+    params, flops, over = txcalc.show("deepseek-v3", tokens=2048).picture().panels
     assert sum(params.series[0].ys) == ledger.total("params") and sum(flops.series[0].ys) == ledger.total("flops")
     at = over.series[0].xs.index(2048)
     assert over.kind == "stack" and sum(line.ys[at] for line in over.series) * 2048 == ledger.total("flops")
-    masked = txcalc.show("deepseek-v3", tokens=2048, attention="masked").draw().panels[1].series[0]
+    masked = txcalc.show("deepseek-v3", tokens=2048, attention="masked").picture().panels[1].series[0]
     assert sum(masked.ys) == ledger.total("flops_masked") < ledger.total("flops")
 
 
 def test_a_sweep_by_kind_is_a_stack_for_every_model() -> None:
     pytest.importorskip("numpy")
     answer = txcalc.sweep("gpt2", "mixtral-8x7b", over={"D": "768:3072:2x"}, quantities="params", by_kind=True)
-    one, two = answer.draw().panels
+    one, two = answer.picture().panels
     assert (one.kind, two.kind) == ("stack", "stack")
     assert [line.label for line in one.series] == ["embedding", "attention", "feed-forward", "norm"]
     assert {line.label: line.of for line in one.series}["norm"] == {line.label: line.of for line in two.series}["norm"]
@@ -494,7 +494,7 @@ def test_a_plot_has_the_size_and_the_font_of_a_paper(tmp_path: Path) -> None:
     answer = txcalc.kv("gpt2")
     wide, column = (ET.fromstring(answer.plot(size=size)._repr_svg_()).get("width") for size in (None, "column"))
     assert (wide, column) == ("576pt", f"{draw.COLUMN * 72:g}pt")
-    panels = txcalc.deploy("gpt2", "h100:1").draw()
+    panels = txcalc.deploy("gpt2", "h100:1").picture()
     sides = [draw.figure(panels, draw.style(size)).get_figwidth() for size in (None, 8.5)]
     assert len(panels.panels) > 3 and sides == [16, 8.5]  # two columns, unless a size is given
     answer.plot(tmp_path / "a.pgf", size="3.3x2.5", font=7)
@@ -523,7 +523,7 @@ def test_axes_of_ones_own_are_drawn_into_and_returned() -> None:
 
 def test_accelerators_are_drawn_on_common_axes() -> None:
     answer = txcalc.deploy("llama-3.1-8b", ["h100:1@2.5", "l40s:1@1"], concurrency=8, context="4k")
-    panels = {panel.title: panel for panel in answer.draw().panels}
+    panels = {panel.title: panel for panel in answer.picture().panels}
     front = panels["Pareto front: tokens/s per user and per GPU"]
     assert len(front.series) == 2
     for each, line in zip(answer.deployments, front.series, strict=True):
@@ -534,4 +534,4 @@ def test_accelerators_are_drawn_on_common_axes() -> None:
     many = EVERY.panels[0]._replace(series=[EVERY.panels[0].series[0]._replace(of=i) for i in range(21)])
     assert [draw.colour(many.series[i], many)[0] for i in (0, 20)] == pytest.approx([0.267, 0.741], abs=1e-3)  # type: ignore[index]
     with pytest.raises(txcalc.InputError, match="0 deployments fit"):
-        txcalc.deploy("llama-3.1-405b", ["l4:1", "t4:1"]).draw()
+        txcalc.deploy("llama-3.1-405b", ["l4:1", "t4:1"]).picture()

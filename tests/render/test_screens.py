@@ -58,7 +58,7 @@ def in_format(answer: Any, form: str) -> str:
     if form == "styles":  # the words that are not plain
         styled = (piece for line in as_lines(answer.report("table"), 80) for piece in line)
         return "\n".join(f"{style}: {text}" for text, style in styled if style and text.strip())
-    return as_text(answer.draw(), 90, True) if form == "plot" else written(answer.report(form), form)
+    return as_text(answer.picture(), 90, True) if form == "plot" else written(answer.report(form), form)
 
 
 def tidy(command: str, text: str) -> None:

@@ -34,7 +34,7 @@ from txcalc import load
 from txcalc.description import as_tables
 from txcalc.errors import TxcalcError
 from txcalc.evidence import store, theorems
-from txcalc.evidence.structures import sized
+from txcalc.evidence.structures import with_numbers
 from txcalc.evidence.theorems import Theorem, Unit
 from txcalc.model import Model
 from txcalc.parts.options import ACTIVATIONS
@@ -157,7 +157,7 @@ def prune(folders: list[Path]) -> None:
     met = set[str]()
     for _, model in models(folders):
         met.update(part.key for unit in theorems.units(model) for part in theorems.bearing(unit))
-        met.update(sized(one).key for one in (model, *model.towers.values()))
+        met.update(with_numbers(one).key for one in (model, *model.towers.values()))
     kept = {key: theorem for key, theorem in theorems.read(path).items() if key in met}
     print(f"{len(content['theorems']) - len(kept)} dropped, {len(kept)} kept")
     store.save(path, kept, content["made_with"])

@@ -17,7 +17,7 @@ from typing import Any
 
 from txcalc.evidence.formulas import Formulas
 from txcalc.evidence.store import QuantityEvidence
-from txcalc.evidence.structures import sized
+from txcalc.evidence.structures import with_numbers
 from txcalc.model import Model
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
@@ -285,7 +285,7 @@ def main() -> None:
         if all(ours == theirs for ours, theirs in both.values()):
             where = f"beside transformers' module, {tokens:,} tokens"
             named = f"{name}, {OF[run][0]}" if run in OF else name
-            formulas = Formulas(sized(tower))
+            formulas = Formulas(with_numbers(tower))
             kept[named] = tower, {one: QuantityEvidence(formulas.digest(one), "measured", where, ()) for one in both}
     from txcalc.verification.record import store
 

@@ -17,12 +17,12 @@ from hypothesis import assume, example, given, strategies as st
 from strategies import FAMILIES, descriptions, share_of
 
 from txcalc import Model, TxcalcError, load
-from txcalc.description import expected
+from txcalc.description import expected_params
 from txcalc.ledger import QUANTITIES
 from txcalc.parts.forms import pieces
 from txcalc.parts.projectors import steps_of
 from txcalc.sources import build, inline, presets, spec
-from txcalc.sources.spec import IDENTITY, SECTIONS, changed
+from txcalc.sources.spec import IDENTITY, SECTIONS, change_keys
 from txcalc.symbols import BY_LETTER
 from txcalc.units import iec, parse_bytes, parse_count, parse_tokens, short, si_bytes
 
@@ -95,7 +95,7 @@ def plausible(check: Any) -> st.SearchStrategy[Any]:
         spec.size: st.integers(1, 12),
         spec.count: st.integers(0, 12),
         spec.layers: st.integers(1, 6),
-        expected: st.integers(1, 10**12),
+        expected_params: st.integers(1, 10**12),
         spec.flag: st.booleans(),
         spec.text: st.sampled_from(WORDS),
         spec.real: st.floats(0.1, 10),
@@ -284,5 +284,5 @@ def test_changing_leaves_the_description_as_it_was(name: str, changes: dict[str,
     raw = presets.find(name)[0]
     before = deepcopy(raw)
     with suppress(TxcalcError):
-        changed(raw, changes)
+        change_keys(raw, changes)
     assert raw == before

@@ -17,7 +17,7 @@ from hypothesis import example, given, strategies as st
 from paths import DATA
 
 import txcalc
-from txcalc.checkpoint import squeezed
+from txcalc.checkpoint import squeeze
 from txcalc.description import as_tables
 from txcalc.errors import InputError, UnknownName
 from txcalc.ledger import QUANTITIES
@@ -164,7 +164,7 @@ def write(
         writer.add_token_merges([f"a{i} b{i}" for i in range(vocabulary)])
     size = 0
     for name, shape in shapes.items():
-        shape = squeezed(shape) or (
+        shape = squeeze(shape) or (
             1,
         )  # the package drops sides of 1 no more than llama.cpp does; shapes are kept small
         matrix = len(shape) > 1 and name.endswith(".weight") and name != "position_embd.weight"

@@ -75,7 +75,7 @@ def attempts(name: str) -> Iterator[tuple[str, Any]]:
 def test_every_changed_key_changes_the_tree_or_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`repr` compares trees apart from how txcalc does it. What all changes are compared with is made once."""
     raw, tree = TINY[name], repr(build(TINY[name], name).root)
-    unchanged = idle.usable(spec.renamed(raw))
+    unchanged = idle.usable(spec.rename_keys(raw))
     monkeypatch.setattr(idle, "usable", lambda _: unchanged)
     changed = 0
     for path, value in attempts(name):
@@ -103,7 +103,7 @@ def test_every_written_key_changes_the_tree_or_is_refused(name: str) -> None:
         table, _, key = path.rpartition(".")
         default = spec.SECTIONS[table][key].default
         try:
-            model, without = build(line, name), build(idle.without(line, tuple(path.split("."))), name)
+            model, without = build(line, name), build(idle.without_key(line, tuple(path.split("."))), name)
         except InputError:
             continue
         so = value in NOTHING or default is None or without.stacks == model.stacks

@@ -571,7 +571,7 @@ def test_a_suite_does_what_is_exact_before_what_takes_long(tmp_path: Path) -> No
 
 def test_a_batch_is_sized_by_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = DeviceModel(load(ITEMS[0].source), "cpu", torch.float32)
-    needed = [workloads.deployed(subject, Load("decode", batch, 1, 64)) or 0 for batch in (1, 4, 8)]
+    needed = [workloads.deployed_bytes(subject, Load("decode", batch, 1, 64)) or 0 for batch in (1, 4, 8)]
     assert needed == sorted(set(needed))
     asked = Load("decode", 16, 1, 64)
     item = Item("sized", ITEMS[0].source, None, "fp32", ("parameters",), (asked,))

@@ -27,7 +27,7 @@ from txcalc.errors import InputError, Refuted, UnknownName
 from txcalc.evidence import theorems
 from txcalc.evidence.known import MEANING, Evidence
 from txcalc.evidence.store import read
-from txcalc.evidence.structures import sized
+from txcalc.evidence.structures import with_numbers
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.linear import Linear, Unused
 from txcalc.parts.norm import Norm
@@ -50,7 +50,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from txcalc.evidence.theorems import FIGURES  # noqa: E402
 from txcalc.reference import mode  # noqa: E402
 from txcalc.reference.linear import FORMS  # noqa: E402
-from txcalc.verification import NoDevice, NotForAll, Verdict, device, macs, shortened, verify, witness  # noqa: E402
+from txcalc.verification import NoDevice, NotForAll, Verdict, device, macs, shorten, verify, witness  # noqa: E402
 from txcalc.verification.coverage import ZERO_COST, costs_nothing  # noqa: E402
 from txcalc.verification.flops import count  # noqa: E402
 from txcalc.verification.record import proofs, store  # noqa: E402
@@ -640,13 +640,13 @@ def test_on_the_cpu_the_modules_are_real(name: str) -> None:
 
 
 def test_fewer_layers_keep_the_pattern_and_it_is_said() -> None:
-    verdict = verify(shortened(load("deepseek-v3"), 4), ["parameters"])
+    verdict = verify(shorten(load("deepseek-v3"), 4), ["parameters"])
     paths = {row.path for row in verdict.rows}
     assert verdict.ok and {"layers.0.feed_forward.up", "layers.3.experts.routed"} <= paths
     assert verdict.notes == ["only the first 4 of 61 layers, as the layer pattern orders them"]
     for number in (0, 62):
         with pytest.raises(InputError, match="--layers"):
-            shortened(load("deepseek-v3"), number)
+            shorten(load("deepseek-v3"), number)
 
 
 def test_too_little_memory_says_how_many_layers_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -656,7 +656,7 @@ def test_too_little_memory_says_how_many_layers_fit(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(device, "free_bytes", lambda _: device.SPARE + rest + 3 * layer)
     with pytest.raises(Refuted, match=r"its first 3 layers of 12 fit \(--layers 3\)"):
         verify(model, device="cpu")
-    assert verify(shortened(tiny("llama"), 1), ["parameters"], device="cpu").ok
+    assert verify(shorten(tiny("llama"), 1), ["parameters"], device="cpu").ok
     room = device.SPARE + rest + 3 * layer
     assert "first 3 layers of 12" in str(device.too_large(model, "cpu", torch.float32, 2 * room, working=True))
     monkeypatch.setattr(device, "free_bytes", lambda _: 0)
@@ -833,10 +833,10 @@ def test_what_is_not_shown_again_is_taken_out(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("txcalc.verification.record.by_structure", lambda formulas, quantities: {})
     model = tiny("llama")
     store({"llama": (model, proofs(model, verify(model, ["parameters", "flops"])))})
-    assert read(path)[sized(model).key].extra_quantities.keys() == {"params", "flops"}
+    assert read(path)[with_numbers(model).key].extra_quantities.keys() == {"params", "flops"}
     monkeypatch.setattr(Linear, "operations", doubled(Linear, "operations"))
     store({"llama": (model, proofs(model, verify(tiny("llama"), ["flops"])))})
-    assert read(path)[sized(model).key].extra_quantities.keys() == {"params"}
+    assert read(path)[with_numbers(model).key].extra_quantities.keys() == {"params"}
 
 
 def test_what_theorems_show_is_not_kept_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ def symbolic(model: Model) -> Symbolic:
     of several kinds are counted apart: L_local, L_global. The number of a picture's positions is T.
     """
     naming = _Naming()
-    stacks = {half: _lettered(stack, naming, half) for half, stack in model.description.stacks.items()}
+    stacks = {half: _replace_sizes(stack, naming, half) for half, stack in model.description.stacks.items()}
     half, first = next(iter(stacks.items()))
     if model.fixed_length and first.positions.get("rows") is None:
         rows = naming(BY_LETTER["P_max"], model.root.fixed)
@@ -110,7 +110,7 @@ def symbolic(model: Model) -> Symbolic:
     return Symbolic(assemble(model.description.replace(stacks=stacks)).at_length(symbol("T")), naming.letters)
 
 
-def _lettered(stack: StackSpec, naming: _Naming, half: str) -> StackSpec:
+def _replace_sizes(stack: StackSpec, naming: _Naming, half: str) -> StackSpec:
     changes: Raw = {}
     for entry in TABLE:
         section, _, key = entry.key.rpartition(".")
@@ -229,7 +229,7 @@ def formulas(
         costs = _Costs(ints, work._replace(keep_scores=keep_scores), recipe)
         costs.part.at(path)  # refuses a path before the symbols, which have any number of experts, are asked for it
         lettered = _Costs(symbols, over._replace(keep_scores=keep_scores), recipe, numbers)
-        for node, depth, passes, owners in (*_below(lettered.part, path), (path, 0, unit, unit)):
+        for node, depth, passes, owners in (*_parts_below(lettered.part, path), (path, 0, unit, unit)):
             for quantity, figure in costs.figures.items():
                 if value := figure(costs.at(node, quantity)):
                     value = value.numerator if value.denominator == 1 else value
@@ -384,7 +384,7 @@ def in_letters_of_rank(
     return RankTree.of(root, whole, recipe, shards, sp, cp), letters
 
 
-def _below(ledger: Ledger, path: str) -> list[tuple[str, int, Expression, Expression]]:
+def _parts_below(ledger: Ledger, path: str) -> list[tuple[str, int, Expression, Expression]]:
     """The parts below a path: path, depth, how many equal ones a token passes, and how many own their weights (one,
     where layers share them)."""
     above = sum(not name.isdecimal() for name in path.split(".")) if path else 0

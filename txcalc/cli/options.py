@@ -49,7 +49,7 @@ class Plot(NamedTuple):
 
         if not answer.draw:
             return None
-        picture = answer.draw()
+        picture = answer.picture()
         return Drawing(picture.panel(self.panel) if self.panel else picture, self.style)
 
 

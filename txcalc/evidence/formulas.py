@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from txcalc.evidence.residues import ResidueTape, residue, value
-from txcalc.evidence.structures import FRAME, Unit, called, fingerprint
+from txcalc.evidence.structures import FRAME, Unit, fingerprint, layer_name
 from txcalc.ledger import Entry, Ledger, walk
 from txcalc.model import Model
 from txcalc.num import Num
@@ -35,7 +35,7 @@ class Figure(NamedTuple):
     form: Mapping[str, bool] = {}
 
 
-def formed(figure: str, *forms: str) -> str:
+def name_in_form(figure: str, *forms: str) -> str:
     """The name of a figure in a form, such as "flops, last logits"; the default form is ""."""
     return ", ".join(filter(None, (figure, *forms)))
 
@@ -52,7 +52,7 @@ FIGURES: dict[str, Figure] = {
     KEPT: Figure(lambda entry: entry.saved, form={"keep_scores": True}),
 }
 FIGURES |= {
-    formed(name, *forms): FIGURES[name]._replace(form={FORMS[form]: True for form in forms})
+    name_in_form(name, *forms): FIGURES[name]._replace(form={FORMS[form]: True for form in forms})
     for name in FORMED
     for forms in ((LAST,), (ABSORBED,), (LAST, ABSORBED))
 }
@@ -129,7 +129,7 @@ def agrees(model: Model, printed: Ledger, quantity: str, formulas: Sequence[Form
     """Whether the ledger whose figures are printed is the sum of the formulas of the model's structures at its sizes:
     each leaf of a layer times the number of layers of its kind. `formulas` are those of `pieces`, one by one."""
     expected: dict[str, int | None] = {}
-    for path, number in _expected(model, quantity, formulas):
+    for path, number in _expected_values(model, quantity, formulas):
         if expected.setdefault(path, number) != number:
             return False
     return _figures(printed, quantity) == _nonzero(expected)
@@ -151,11 +151,11 @@ def _nonzero(numbers: Table) -> Raw:
     return {path: number for path, number in numbers.items() if number != 0}
 
 
-def _expected(model: Model, quantity: str, formulas: Sequence[Formulas]) -> Iterator[tuple[str, int | None]]:
+def _expected_values(model: Model, quantity: str, formulas: Sequence[Formulas]) -> Iterator[tuple[str, int | None]]:
     """The path and value of each leaf of a model, from every structure that has it."""
     weights = quantity in WEIGHTS
     leaves = iter([formula for formula in formulas if formula.unit.listed])
-    for path, piece, copies in _listed(model):
+    for path, piece, copies in _listed_entries(model):
         (number,) = next(leaves).values(quantity).values()
         times = piece["times"] * copies * (1 if weights else piece["runs"])
         yield path + ("" if numbered(piece["times"]) is None else ".0"), None if number is None else number * times
@@ -170,13 +170,13 @@ def _expected(model: Model, quantity: str, formulas: Sequence[Formulas]) -> Iter
                 continue
             stack = model.description.stacks[half.removesuffix(".")]
             place, _, path_in_layer = path_in_layer.partition(".")
-            groups = [group for group in stack.groups if called(group[0]) == unit.name]
+            groups = [group for group in stack.groups if layer_name(group[0]) == unit.name]
             _, layers = groups[0] if groups else stack.groups[int(place)]
             copies = 1 if weights and stack.shared_layers else len(layers)
             yield f"{half}layers.{layers[0]}.{path_in_layer}", None if number is None else number * copies
 
 
-def _listed(model: Model) -> Iterator[tuple[str, Table, int]]:
+def _listed_entries(model: Model) -> Iterator[tuple[str, Table, int]]:
     """The leaves that a description lists, each with its path and its number of layers."""
     for half, stack in model.description.stacks.items():
         above = f"{half}." if half else ""

@@ -123,7 +123,7 @@ def show_known(model: Model, printed: Ledger, with_scores: Ledger) -> dict[str, 
     quantities = {
         "params": "params",
         "active": "active",
-        "flops": theorems.formed("flops with cache" if work.decoding else "flops", *forms),
+        "flops": theorems.name_in_form("flops with cache" if work.decoding else "flops", *forms),
         "flops_masked": "" if forms else "masked flops",
         "flops_other": "",
         "training": "training flops" if plain else "",

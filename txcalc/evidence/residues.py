@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from txcalc.evidence.structures import hashed
+from txcalc.evidence.structures import sha256
 from txcalc.program import RUN, Recorded, Tape
 
 PRIME = 2**127 - 1
@@ -58,7 +58,7 @@ class ResidueTape(Tape):
         if a == b and op in ("-", "min"):
             return 0 if op == "-" else left
         x, y = left if whole[0] else left.value, right if whole[1] else right.value
-        return Residue(self, _FIELD[op](a, b), None if x is None or y is None else _valued(op, x, y))
+        return Residue(self, _FIELD[op](a, b), None if x is None or y is None else _evaluate(op, x, y))
 
     def require(self, relation: str, a: object, b: object) -> None:
         """Ignores a condition."""
@@ -77,11 +77,11 @@ def value(number: Any) -> int | None:
 
 @cache
 def _letter(name: str) -> int:
-    return int(hashed(name), 16) % PRIME
+    return int(sha256(name), 16) % PRIME
 
 
 def _hash_of(op: str) -> Callable[[int, int], int]:
-    return lambda a, b: int(hashed(f"{op} {a % PRIME} {b % PRIME}"), 16) % PRIME
+    return lambda a, b: int(sha256(f"{op} {a % PRIME} {b % PRIME}"), 16) % PRIME
 
 
 def _smaller(a: int, b: int) -> int:
@@ -108,7 +108,7 @@ _FIELD: dict[str, Callable[[int, int], int]] = {
 }
 
 
-def _valued(op: str, a: int, b: int) -> int | None:
+def _evaluate(op: str, a: int, b: int) -> int | None:
     try:
         return RUN[op](a, b)
     except (ArithmeticError, ValueError):

@@ -12,20 +12,20 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from txcalc.description import LayerSpec, StackSpec, mapped
+from txcalc.description import LayerSpec, StackSpec, map_values
 from txcalc.evidence.structures import (
     FRAME,
     NO_HEAD,
     WHOLE,
     Unit,
-    bare,
-    called,
-    framed,
+    frame_of,
     keys,
+    layer_name,
     leaf,
-    lettered,
     separable,
-    without,
+    single_layer,
+    with_letters,
+    without_operations,
 )
 from txcalc.ledger import walk
 from txcalc.num import ceil_div
@@ -56,7 +56,7 @@ class Component(NamedTuple):
     path: str = ""
 
 
-def smaller(unit: Unit) -> list[Component]:
+def components(unit: Unit) -> list[Component]:
     """The structures of which one is made; [] where it is made of none."""
     if unit.listed:
         table = unit.plain_piece
@@ -66,32 +66,32 @@ def smaller(unit: Unit) -> list[Component]:
     if len(stacks) > 1 or not separable(stack):
         return []
     if unit.name.startswith(PART):
-        return _unnormed(unit, stack)
-    ways = {WHOLE: _apart, FRAME: _ends}
-    smaller_stacks = ways.get(unit.name, _parts)(stack)
-    return [Component(lettered(name, {"": part}, unit.description.kind), i) for name, part, i in smaller_stacks]
+        return _split_off_norms(unit, stack)
+    ways = {WHOLE: _split_model, FRAME: _split_frame}
+    smaller_stacks = ways.get(unit.name, _split_layer)(stack)
+    return [Component(with_letters(name, {"": part}, unit.description.kind), i) for name, part, i in smaller_stacks]
 
 
 Smaller = Iterator[tuple[str, StackSpec, int | None]]  # the name, the stack and the number of its layer
 
 
-def _apart(stack: StackSpec) -> Smaller:
+def _split_model(stack: StackSpec) -> Smaller:
     """The frame around the layers, if there is one, and each kind of layer."""
-    frame = framed(stack)
-    if frame != bare(frame, "layer"):
+    frame = frame_of(stack)
+    if frame != single_layer(frame, "layer"):
         yield FRAME, frame, None
-    yield from ((called(name), bare(stack, name), i) for i, name in enumerate(stack.layer))
+    yield from ((layer_name(name), single_layer(stack, name), i) for i, name in enumerate(stack.layer))
 
 
-def _parts(stack: StackSpec) -> Smaller:
+def _split_layer(stack: StackSpec) -> Smaller:
     """The parts of the only layer, one by one."""
     ((name, layer),) = stack.layer.items()
     norm, parts = layer.norm, layer.parts
-    if bare(stack, name) == stack and len(parts) > 1 and norm.parallel == "no" and not norm.joint:
-        yield from ((f"{PART} {part}", _alone(stack, layer, part), 0) for part in parts)
+    if single_layer(stack, name) == stack and len(parts) > 1 and norm.parallel == "no" and not norm.joint:
+        yield from ((f"{PART} {part}", _single_part(stack, layer, part), 0) for part in parts)
 
 
-def _alone(stack: StackSpec, layer: LayerSpec, part: str) -> StackSpec:
+def _single_part(stack: StackSpec, layer: LayerSpec, part: str) -> StackSpec:
     options, norm = layer.options(part), layer.norm
     norm = norm.replace(without=[part] if part in norm.without else [], after=[part] if part in norm.after else [])
     positions = (stack.positions, layer.positions) if options.ordered else (UNPLACED, UNPLACED)
@@ -99,7 +99,7 @@ def _alone(stack: StackSpec, layer: LayerSpec, part: str) -> StackSpec:
     return stack.replace(positions=positions[0], layer={"layer": lone}, norm=norm)
 
 
-def _unnormed(unit: Unit, stack: StackSpec) -> list[Component]:
+def _split_off_norms(unit: Unit, stack: StackSpec) -> list[Component]:
     """A part without the norms and scales around it, and each of those as a listed leaf; [] where nothing is around it,
     or something that cannot be listed. Norms within the part are plain, or as the layer's where that changes them."""
     (layer,) = stack.layer.values()
@@ -109,21 +109,21 @@ def _unnormed(unit: Unit, stack: StackSpec) -> list[Component]:
     role, kind = ("decoder", "decoder") if alike else (stack.role, unit.description.kind)
     entries = _entries(unit)
     for within in ((), WITHIN):
-        norm = _within(layer.norm, within).replace(without=[part])
+        norm = _plain_norm_with(layer.norm, within).replace(without=[part])
         if layer.norm == norm:
             return []
         bared = stack.replace(norm=norm, role=role, layer={"layer": replace(layer, norm=norm)})
-        inner = lettered(unit.name, {"": bared}, kind)
+        inner = with_letters(unit.name, {"": bared}, kind)
         inner_entries = _entries(inner)
         same = all(path in entries and _cost(entries[path]) == _cost(entry) for path, entry in inner_entries.items())
-        around = {path: _listed(entry.leaf) for path, entry in entries.items() if path not in inner_entries}
+        around = {path: _as_listed_leaf(entry.leaf) for path, entry in entries.items() if path not in inner_entries}
         if same and all(around.values()):
             pieces = [Component(leaf(piece), None, path) for path, piece in around.items() if piece]
             return [Component(inner, 0), *pieces]
     return []
 
 
-def _within(norm: NormOptions, keys: Sequence[str]) -> NormOptions:
+def _plain_norm_with(norm: NormOptions, keys: Sequence[str]) -> NormOptions:
     """A plain norm with these keys of another."""
     return PLAIN_NORM.replace(**{key: getattr(norm, key) for key in keys})
 
@@ -137,7 +137,7 @@ def _cost(entry: Any) -> tuple[Any, Any]:
     return entry.params, entry.flops
 
 
-def _listed(part: object) -> Table | None:
+def _as_listed_leaf(part: object) -> Table | None:
     """A norm or a scale as a listed leaf; None for other parts."""
     groups, width = getattr(part, "groups", 1), getattr(part, "width", 1)
     for form, bias in (("rms_norm", False), ("layer_norm", False), ("layer_norm", True), ("scale", False)):
@@ -147,25 +147,27 @@ def _listed(part: object) -> Table | None:
     return None
 
 
-def _ends(stack: StackSpec) -> Smaller:
+def _split_frame(stack: StackSpec) -> Smaller:
     """The pieces of a frame: before the layers, after them, and parameters that no token uses."""
     embedding, norm, idle = stack.embedding, stack.norm, stack.idle
-    inner = _within(norm, WITHIN)
+    inner = _plain_norm_with(norm, WITHIN)
     if stack.vocab_size is not None or stack.vision or stack.audio:
-        yield "embedding", _around(stack.replace(head=NO_HEAD, norm=inner if embedding.norm else PLAIN_NORM)), None
+        yield "embedding", _plain_frame(stack.replace(head=NO_HEAD, norm=inner if embedding.norm else PLAIN_NORM)), None
     if norm.final or stack.head.replace(tied=False) != NO_HEAD:
         # With a head that is tied, or as wide.
-        shared = without(embedding).replace(extra=embedding.extra, rank=embedding.rank, early=embedding.early)
+        shared = without_operations(embedding).replace(
+            extra=embedding.extra, rank=embedding.rank, early=embedding.early
+        )
         last = inner.replace(final=norm.final, final_bias=norm.final_bias)
         head = stack.replace(embedding=shared, positions=UNPLACED, norm=last, vision=None, audio=None)
-        yield "head", _around(head), None
+        yield "head", _plain_frame(head), None
     if idle is not None:
-        yield "idle", _around(bare(stack, "layer").replace(norm=PLAIN_NORM)).replace(idle=idle), None
+        yield "idle", _plain_frame(single_layer(stack, "layer").replace(norm=PLAIN_NORM)).replace(idle=idle), None
 
 
-def _around(stack: StackSpec) -> StackSpec:
+def _plain_frame(stack: StackSpec) -> StackSpec:
     """A stack around one plain feed-forward, which is not the model's; only a masked-LM head reads its activation."""
-    frame = framed(stack)
+    frame = frame_of(stack)
     (layer,) = frame.layer.values()
     plain = layer.options("feed_forward")
     plain = plain if stack.head.form == "masked-lm" else plain.replace(activation="gelu")
@@ -174,41 +176,41 @@ def _around(stack: StackSpec) -> StackSpec:
 
 def candidates(unit: Unit, known: Container[str]) -> Iterator[list[Unit]]:
     """The structure with another activation instead of one of its own, if its key is known, and that one as a leaf."""
-    for active in sorted(_active(unit.content)):
+    for active in sorted(_activations(unit.content)):
         forms = [form for form in ACTIVATIONS if form not in (active, "none")]
-        key_of = keys(_with(unit, active, ANOTHER), ANOTHER, forms)
+        key_of = keys(_replace_activation(unit, active, ANOTHER), ANOTHER, forms)
         if active != "none":  # a key may omit the activation "none"
-            key_of["none"] = _instead(unit, active, "none")[0].key
-        yield from (_instead(unit, active, form) for form, key in key_of.items() if key in known)
+            key_of["none"] = _swap_activation(unit, active, "none")[0].key
+        yield from (_swap_activation(unit, active, form) for form, key in key_of.items() if key in known)
 
 
 def with_first_activation(unit: Unit) -> list[Unit]:
     """The structure with the first of `ACTIVATIONS`, and its own as a leaf, if it has one other activation; else []."""
-    others = sorted(_active(unit.content) - {ACTIVATIONS[0]})
-    return _instead(unit, others[0], ACTIVATIONS[0]) if len(others) == 1 else []
+    others = sorted(_activations(unit.content) - {ACTIVATIONS[0]})
+    return _swap_activation(unit, others[0], ACTIVATIONS[0]) if len(others) == 1 else []
 
 
-def _instead(unit: Unit, active: str, other: str) -> list[Unit]:
+def _swap_activation(unit: Unit, active: str, other: str) -> list[Unit]:
     """The structure with activation `other` in place of `active`, and `active` as a leaf."""
     activation = leaf({"form": active, "sizes": [1024], "bias": False, "groups": 1, **ANYWHERE})
-    return [_with(unit, active, other), activation]
+    return [_replace_activation(unit, active, other), activation]
 
 
-def _active(value: object) -> set[str]:
+def _activations(value: object) -> set[str]:
     if not isinstance(value, dict):
         return set()
-    inner = (_active(item) for item in value.values())
+    inner = (_activations(item) for item in value.values())
     return set().union(*inner, [value[key] for key in ("activation", "transform") if value.get(key) in ACTIVATIONS])
 
 
-def _with(unit: Unit, active: str, other: str) -> Unit:
+def _replace_activation(unit: Unit, active: str, other: str) -> Unit:
     def changed(key: str, value: object) -> object:
         return other if key in ("activation", "transform") and value == active else value
 
-    return unit._replace(description=mapped(unit.description, changed))
+    return unit._replace(description=map_values(unit.description, changed))
 
 
-def where(piece: Table, batch: int, tokens: int, source: int) -> tuple[int, int, int]:
+def workload_at(piece: Table, batch: int, tokens: int, source: int) -> tuple[int, int, int]:
     """Batch, positions and keys of a listed leaf, for batch, tokens and encoder positions of a workload."""
     if piece["keys"] == "batch":
         batch, tokens, source = 1, batch, batch

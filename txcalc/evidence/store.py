@@ -88,7 +88,7 @@ class TheoremFiles(Mapping[str, Theorem]):
         """All entries as written, each with its file."""
         entries: dict[str, tuple[Path, Any]] = {}
         for path, text in self.texts.items():
-            for key, entry in _parsed(path, partial(_entries, text)).items():
+            for key, entry in _parse(path, partial(_entries, text)).items():
                 entries.setdefault(key, (path, entry))
         return entries
 
@@ -100,7 +100,7 @@ class TheoremFiles(Mapping[str, Theorem]):
         else:
             self.key_was_missing = True
             raise KeyError(key)
-        return _parsed(path, lambda: theorem_of(key, entry))
+        return _parse(path, lambda: theorem_of(key, entry))
 
     def find(self, key: str) -> Theorem | None:
         """The theorem of a key that probably has none; a missing one does not parse all entries."""
@@ -111,7 +111,7 @@ class TheoremFiles(Mapping[str, Theorem]):
         for path, text in self.texts.items():
             prefix = f'"{key}": '
             if (at := text.find(prefix + "{")) >= 0:
-                entry, _ = _parsed(path, partial(json.JSONDecoder().raw_decode, text, at + len(prefix)))
+                entry, _ = _parse(path, partial(json.JSONDecoder().raw_decode, text, at + len(prefix)))
                 return path, entry
         return None
 
@@ -128,7 +128,7 @@ def theorems() -> TheoremFiles:
     texts, notes, personal = {theorems_file(): _text(theorems_file())}, [], user_file()
     try:
         text = _text(personal)
-        _parsed(personal, lambda: [theorem_of(key, entry) for key, entry in _entries(text).items()])
+        _parse(personal, lambda: [theorem_of(key, entry) for key, entry in _entries(text).items()])
         texts[personal] = text
     except TxcalcError as error:
         notes.append(f"your own theorems are not used: {error}")
@@ -143,16 +143,16 @@ def _text(path: Path) -> str:
     data = files.read(path, MAX_BYTES)
     if len(data) > MAX_BYTES:
         raise InputError(str(path), [f"holds over {MAX_BYTES >> 20} MiB, expected theorems"])
-    return _parsed(path, lambda: data.decode("utf-8"))
+    return _parse(path, lambda: data.decode("utf-8"))
 
 
 def read(path: Path) -> dict[str, Theorem]:
     """The theorems of a file, none where it does not exist. Errors: `InputError` for one that holds something else."""
     text = _text(path)
-    return _parsed(path, lambda: {key: theorem_of(key, entry) for key, entry in _entries(text).items()})
+    return _parse(path, lambda: {key: theorem_of(key, entry) for key, entry in _entries(text).items()})
 
 
-def _parsed(path: Path, parse: Callable[[], T]) -> T:
+def _parse(path: Path, parse: Callable[[], T]) -> T:
     """The result of `parse`. Errors: `InputError` where the file holds something other than theorems."""
     try:
         return parse()
@@ -208,7 +208,7 @@ def checksum(key: str, theorem: Theorem) -> str:
 def write(path: Path, by_key: Mapping[str, Theorem], versions: Mapping[str, str]) -> None:
     """Adds theorems to a file. Errors: `InputError` for a file that holds something else."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.locked(path):
+    with files.lock(path):
         save(path, {**read(path), **by_key}, versions)
 
 
@@ -222,13 +222,13 @@ def save(path: Path, by_key: Mapping[str, Theorem], versions: Mapping[str, str])
 
 def _json(theorem: Theorem) -> Raw:
     extra = {
-        quantity: {key: value for key, value in _listed(evidence).items() if value != []}
+        quantity: {key: value for key, value in _as_json(evidence).items() if value != []}
         for quantity, evidence in theorem.extra_quantities.items()
     }
-    entry = {key: value for key, value in _listed(theorem).items() if key not in ("extra_quantities", "edited")}
+    entry = {key: value for key, value in _as_json(theorem).items() if key not in ("extra_quantities", "edited")}
     return {**entry, "further": extra} if extra else entry
 
 
-def _listed(entry: Theorem | QuantityEvidence) -> Raw:
+def _as_json(entry: Theorem | QuantityEvidence) -> Raw:
     conditions = [[[[n, list(f)] for n, f in c.polynomial.terms], c.relation] for c in entry.conditions]
     return {**entry._asdict(), "conditions": conditions}

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from txcalc.description import Description, LayerSpec, StackSpec, as_tables, mapped
+from txcalc.description import Description, LayerSpec, StackSpec, as_tables, map_values
 from txcalc.model import Model
 from txcalc.num import whole
 from txcalc.parts.attention import AttentionOptions
@@ -72,10 +72,10 @@ class Size(NamedTuple):
 
 def fingerprint(content: object) -> str:
     """The first 16 digits of the SHA-256 of what JSON can hold."""
-    return hashed(json.dumps(content, sort_keys=True))[:16]
+    return sha256(json.dumps(content, sort_keys=True))[:16]
 
 
-def hashed(text: str) -> str:
+def sha256(text: str) -> str:
     """The SHA-256 of a text, in hexadecimal digits."""
     return str(_sha256()(text.encode()).hexdigest())
 
@@ -83,7 +83,7 @@ def hashed(text: str) -> str:
 def keys(unit: Unit, word: str, words: Iterable[str]) -> dict[str, str]:
     """The keys of a structure with `word` replaced by each of `words`; its content is written out once for all."""
     text = json.dumps(_compact(unit.content), sort_keys=True)
-    return {name: hashed(text.replace(f'"{word}"', f'"{name}"'))[:16] for name in words}
+    return {name: sha256(text.replace(f'"{word}"', f'"{name}"'))[:16] for name in words}
 
 
 @cache
@@ -120,18 +120,18 @@ class Unit(NamedTuple):
     def over(self, values: Table) -> Any:
         """The tree of parts at other sizes."""
         if self.piece is not None:
-            return Pieces(pieces=(_over(self.piece, values) | ONE,))
-        return assemble(mapped(self.description, lambda _, value: _over(value, values)))
+            return Pieces(pieces=(_substitute(self.piece, values) | ONE,))
+        return assemble(map_values(self.description, lambda _, value: _substitute(value, values)))
 
     @property
     def plain(self) -> Description:
         """The description at the model's own sizes."""
-        return mapped(self.description, lambda _, value: _over(value, self.values))
+        return map_values(self.description, lambda _, value: _substitute(value, self.values))
 
     @property
     def plain_piece(self) -> Raw:
         """The table of a listed leaf at the model's own sizes."""
-        piece: Raw = _over(self.piece, self.values)
+        piece: Raw = _substitute(self.piece, self.values)
         return piece
 
     @property
@@ -149,7 +149,7 @@ class _Parameters:
 
     def parameter(self, letter: str, value: int) -> Size:
         if value < 2:  # a size of 1 broadcasts: it is a structure of its own
-            return _fixed(value)
+            return _constant(value)
         names = (letter if i == 1 else f"{letter}{i}" for i in range(1, 100))
         name = next(n for n in names if self.values.setdefault(n, value) == value)
         return Size(((1, (name,)),))
@@ -158,7 +158,7 @@ class _Parameters:
         """The difference of a size from a smaller one, even by construction where it is even."""
         if value % 2 or value < 4:
             return self.parameter(letter, value)
-        return _times(_fixed(2), self.parameter(f"{letter}/2", value // 2))
+        return _times(_constant(2), self.parameter(f"{letter}/2", value // 2))
 
     def size(self, section: str, key: str, value: int, table: Options) -> Size:
         letter = _letters(section)[key]
@@ -179,10 +179,10 @@ class _Parameters:
                 return _times(*(self.size("attention", side, number, heads) for side, number in sides.items()))
         name = letter.same or (f"{section}.{key}" if section else key)
         if letter.even and value == 2:  # nothing less is even
-            return _fixed(value)
+            return _constant(value)
         divisor = _divisor(section, key, table)
         if divisor > 1 and value % divisor == 0 and value > divisor:
-            return _times(_fixed(divisor), self.parameter(f"{name}/{divisor}", value // divisor))
+            return _times(_constant(divisor), self.parameter(f"{name}/{divisor}", value // divisor))
         return self.parameter(name, value)
 
 
@@ -213,7 +213,7 @@ def _direct(stack: StackSpec) -> AttentionOptions | None:
     return next((attention for attention in stack.attentions if attention.direct), None)
 
 
-def _fixed(value: int) -> Size:
+def _constant(value: int) -> Size:
     return Size(((value, ()),))
 
 
@@ -230,14 +230,14 @@ def units(model: Model) -> list[Unit]:
     return list({unit.key: unit for unit in pieces(model)}.values())
 
 
-def sized(model: Model) -> Unit:
+def with_numbers(model: Model) -> Unit:
     """A whole model as a structure in which every size is a number; evidence for this model alone is stored under its
     key."""
-    stacks = {half: mapped(stack.replace(pattern=None), _plain) for half, stack in model.description.stacks.items()}
+    stacks = {half: map_values(stack.replace(pattern=None), _plain) for half, stack in model.description.stacks.items()}
     return Unit(SIZED, Description.joined(model.description.kind, stacks), {})
 
 
-def listed(model: Model) -> Iterator[Table]:
+def listed_leaves(model: Model) -> Iterator[Table]:
     """The leaves that a description lists one by one."""
     for stack in model.stacks:
         yield from stack.around
@@ -248,29 +248,29 @@ def listed(model: Model) -> Iterator[Table]:
 def pieces(model: Model) -> list[Unit]:
     """A model's frame and each kind of its layers, or the whole where these are not separable; and each listed leaf.
     Structures without any other leaf are left out."""
-    if leaves := [leaf(piece) for piece in listed(model)]:
+    if leaves := [leaf(piece) for piece in listed_leaves(model)]:
         return [unit for unit in _parts(model) if any(True for _ in unit.over(unit.values).leaves())] + leaves
     return _parts(model)
 
 
 def _parts(model: Model) -> list[Unit]:
     description = model.description
-    stacks, kind = {half: _unlisted(stack) for half, stack in description.stacks.items()}, description.kind
-    if len(stacks) > 1 or not _apart(description.last):
-        return [lettered(WHOLE, {half: _thin(stack) for half, stack in stacks.items()}, kind)]
+    stacks, kind = {half: _without_listed_leaves(stack) for half, stack in description.stacks.items()}, description.kind
+    if len(stacks) > 1 or not _splits_first(description.last):
+        return [with_letters(WHOLE, {half: _thin(stack) for half, stack in stacks.items()}, kind)]
     stack = stacks[""]
     around = stack.vocab_size is not None or stack.norm.final
-    frame = lettered(FRAME, {"": framed(stack)}, kind) if around else None
-    layers = [lettered(called(name), {"": bare(stack, name)}, kind) for name in stack.layer]
+    frame = with_letters(FRAME, {"": frame_of(stack)}, kind) if around else None
+    layers = [with_letters(layer_name(name), {"": single_layer(stack, name)}, kind) for name in stack.layer]
     return [*([frame] if frame else []), *layers]
 
 
-def called(name: str) -> str:
+def layer_name(name: str) -> str:
     """The name of the structure of a kind of layer."""
     return "layer" if name == "layer" else f"layer {name}"
 
 
-def _unlisted(stack: StackSpec) -> StackSpec:
+def _without_listed_leaves(stack: StackSpec) -> StackSpec:
     """A stack without the leaves that it lists."""
     layers = dict(stack.layer)
     for name, layer in layers.items():
@@ -286,7 +286,7 @@ def leaf(piece: Table) -> Unit:
 
     def letter(name: str, value: int) -> Size:
         size = naming.parameter(f"{LEAF}.{name}", abs(value))
-        return _times(_fixed(-1), size) if value < 0 else size
+        return _times(_constant(-1), size) if value < 0 else size
 
     def positions(name: str) -> Any:
         at = piece[name]
@@ -302,7 +302,7 @@ def leaf(piece: Table) -> Unit:
     return Unit(f"{LEAF} {piece['form']}", Description.joined(LEAF, {}), naming.values, table)
 
 
-def _apart(stack: StackSpec) -> bool:
+def _splits_first(stack: StackSpec) -> bool:
     """Whether layers and frame of a stack have theorems of their own first."""
     return separable(stack) and not (stack.vision or stack.audio or stack.around) and stack.head.form in ("lm", "none")
 
@@ -327,11 +327,11 @@ def _thin(stack: StackSpec) -> StackSpec:
 
 def _single(stack: StackSpec, layer: LayerSpec) -> StackSpec:
     """A stack of one layer, without options that concern all layers."""
-    positions = unrotated(stack.positions)
+    positions = without_rotation(stack.positions)
     return stack.replace(layer={"layer": layer}, groups=[("layer", (0,))], n_layers=1, length=None, positions=positions)
 
 
-def framed(stack: StackSpec) -> StackSpec:
+def frame_of(stack: StackSpec) -> StackSpec:
     """The frame around one plain feed-forward instead of the layers, with their activation, which a head may read."""
     first = next(iter(stack.layer.values())).feed_forward
     plain = FeedForwardOptions.of({
@@ -339,40 +339,40 @@ def framed(stack: StackSpec) -> StackSpec:
         "down_bias": False, "gated": False, "groups": None, "inner_norm": False, "sparsity": None,
     })  # fmt: skip
     norm = stack.norm.replace(joint=[], after=[], without=[], parallel="no", place="pre")
-    layer = LayerSpec(["feed_forward"], norm, unrotated(stack.positions), {"feed_forward": plain})
+    layer = LayerSpec(["feed_forward"], norm, without_rotation(stack.positions), {"feed_forward": plain})
     return _single(stack, layer).replace(laurel=None, lora=None)
 
 
-def bare(stack: StackSpec, name: str) -> StackSpec:
+def single_layer(stack: StackSpec, name: str) -> StackSpec:
     """One layer of a kind, of a model without a vocabulary."""
     layer = stack.layer[name]
     return _single(stack, replace(layer, norm=layer.norm.replace(final=False))).replace(
         norm=stack.norm.replace(final=False),
         head=NO_HEAD,
-        embedding=without(stack.embedding),
+        embedding=without_operations(stack.embedding),
         **dict.fromkeys(("vocab_size", "vision", "audio", "idle")),
     )
 
 
-def unrotated(places: PositionsOptions) -> PositionsOptions:
+def without_rotation(places: PositionsOptions) -> PositionsOptions:
     """The positions of layers without heads to rotate."""
     return places.replace(rotary_dims=None) if "rotary_dims" in places.declared else places
 
 
-def without(embedding: EmbeddingOptions) -> EmbeddingOptions:
+def without_operations(embedding: EmbeddingOptions) -> EmbeddingOptions:
     """An embedding without any operation."""
     nothing = dict.fromkeys(("types", "rank", "scale"))
     return embedding.replace(**nothing, tables=[], norm=False, early=False, shared=True, extra=0)
 
 
-def lettered(name: str, stacks: Mapping[str, StackSpec], kind: str) -> Unit:
+def with_letters(name: str, stacks: Mapping[str, StackSpec], kind: str) -> Unit:
     """The structure of a description."""
     naming = _Parameters()
-    description = Description.joined(kind, {half: _lettered(stack, naming) for half, stack in stacks.items()})
+    description = Description.joined(kind, {half: _stack_with_letters(stack, naming) for half, stack in stacks.items()})
     return Unit(name, description, naming.values)
 
 
-def _lettered(stack: StackSpec, naming: _Parameters) -> StackSpec:
+def _stack_with_letters(stack: StackSpec, naming: _Parameters) -> StackSpec:
     """A stack with `Size`s, and without what costs nothing: floats, the layers' pattern."""
     result = stack.replace(pattern=None, **_sizes("", stack, _letters(""), naming))
     if stack.whole_layers is not None and whole(stack.whole_layers):  # recorded numbers stay
@@ -386,7 +386,7 @@ def _lettered(stack: StackSpec, naming: _Parameters) -> StackSpec:
             result = result.replace(**{section: table.replace(**_sizes(section, table, letters, naming))})
     tables = [[naming.parameter("embedding.tables", rows), reads] for rows, reads in stack.embedding.tables]
     layers = {name: _lettered_layer(layer, naming) for name, layer in stack.layer.items()}
-    return mapped(result.replace(embedding=result.embedding.replace(tables=tables), layer=layers), _plain)
+    return map_values(result.replace(embedding=result.embedding.replace(tables=tables), layer=layers), _plain)
 
 
 def _lettered_layer(layer: LayerSpec, naming: _Parameters) -> LayerSpec:
@@ -465,13 +465,13 @@ def _choosing(section: str) -> list[str]:
     return [key for key, field in keys if field.default is None and "none" in getattr(field.check, "choices", ())]
 
 
-def _over(value: object, values: Table) -> Any:
+def _substitute(value: object, values: Table) -> Any:
     if isinstance(value, Size):
         return value.over(values)
     if isinstance(value, dict):
-        return {key: _over(item, values) for key, item in value.items()}
+        return {key: _substitute(item, values) for key, item in value.items()}
     if isinstance(value, list):
-        return [_over(item, values) for item in value]
+        return [_substitute(item, values) for item in value]
     return value
 
 

@@ -28,8 +28,8 @@ from txcalc.evidence.formulas import (
     Formulas as Formulas,
     agrees,
     agrees_whole,
-    formed as formed,
     ledger as ledger,
+    name_in_form as name_in_form,
 )
 from txcalc.evidence.store import (
     Condition as Condition,
@@ -48,8 +48,8 @@ from txcalc.evidence.structures import (
     pieces,
     probe as probe,
     probes,
-    sized,
     units as units,
+    with_numbers,
 )
 from txcalc.ledger import Ledger
 from txcalc.model import Model
@@ -58,7 +58,7 @@ PROVED = ("params", "flops")
 APART = "each part separately"
 
 
-def touched(unit: Unit, form: str) -> bool:
+def affects(unit: Unit, form: str) -> bool:
     """Whether a form changes what a unit computes: it has a head, or latents."""
     if form == LAST:
         return any(stack.head.form != "none" for stack in unit.description.stacks.values())
@@ -95,7 +95,7 @@ def inheritance(
     for quantity in contradicted:
         del evidence[quantity]
     weak = [q for q in quantities if q in FIGURES and evidence.get(q, ("listed",))[0] == "listed"]
-    whole = Formulas(sized(model), work)
+    whole = Formulas(with_numbers(model), work)
     if weak and (theorem := theorems().find(whole.unit.key)) is not None and not theorem.edited:
         for quantity in (quantity for quantity in weak if quantity in theorem.extra_quantities):
             proof, at = theorem.extra_quantities[quantity], ledgers[quantity]
@@ -117,9 +117,9 @@ def by_structure(formulas: Sequence[Formulas], quantities: Collection[str]) -> d
         if wants_active and not formula.routed and _digest(formula, "active") == _digest(formula, "params"):
             evidence["active"] = evidence["params"]  # without experts a token uses all
         for figure, ways in product(FORMED, ((LAST,), (ABSORBED,), (LAST, ABSORBED))):
-            same = formed(figure, *(form for form in ways if touched(formula.unit, form)))
+            same = name_in_form(figure, *(form for form in ways if affects(formula.unit, form)))
             if same in evidence:
-                evidence[formed(figure, *ways)] = evidence[same]
+                evidence[name_in_form(figure, *ways)] = evidence[same]
         pieces_evidence.append(evidence)
     first = next(iter(pieces_evidence), {})
     shared = [quantity for quantity in first if all(quantity in evidence for evidence in pieces_evidence)]
@@ -201,7 +201,7 @@ def bearing(unit: Unit) -> list[Unit]:
     for structures in splits.candidates(unit, theorems()):
         if not any(map(obstacle, structures)) and _same_formulas(unit, structures[0]):
             return structures
-    pieces = splits.smaller(unit)
+    pieces = splits.components(unit)
     parts = [bearing(piece.unit) for piece in pieces]
     borne = pieces and all(parts) and _adds_up(unit, [piece.unit.key for piece in pieces])
     return [unit for part in parts for unit in part] if borne else []
@@ -225,14 +225,15 @@ def _adds_up(unit: Unit, keys: list[str]) -> bool:
 
 
 def _adds_up_at(probed: Unit, lengths: tuple[int, int, int], keys: list[str]) -> bool:
-    pieces = splits.smaller(probed)
+    pieces = splits.components(probed)
     if [piece.unit.key for piece in pieces] != keys:
         return False
     batch, tokens, source = lengths
     if probed.listed:
         (piece,), table = pieces, probed.plain_piece
         return all(
-            _figures(probed, batch, length, source) == _figures(piece.unit, *splits.where(table, batch, length, source))
+            _figures(probed, batch, length, source)
+            == _figures(piece.unit, *splits.workload_at(table, batch, length, source))
             for length in (1, tokens, 713 * tokens)
         )
     return all(_sums(probed, pieces, batch, length, source) for length in (tokens, 713 * tokens))
@@ -265,7 +266,7 @@ def missing(unit: Unit) -> list[Unit]:
     """Of the structures that it is the sum of, the smallest that lack a theorem."""
     if bearing(unit):
         return []
-    pieces = splits.smaller(unit)
+    pieces = splits.components(unit)
     if pieces and _adds_up(unit, [piece.unit.key for piece in pieces]):
         return [unit for piece in pieces for unit in missing(piece.unit)]
     if (instead := splits.with_first_activation(unit)) and _same_formulas(unit, instead[0]):

@@ -99,7 +99,7 @@ class Accelerator(Struct, frozen=True):
         """The accelerators whose measured kernels stand in for those that its calibration lacks; "": it lacks none."""
         from txcalc.hardware.reader import NEEDED
 
-        cards, cited = self.efficiency.cards, assumed(self.kernels).cited
+        cards, cited = self.efficiency.cards, default_efficiency(self.kernels).cited
         calibrated = {key for key, text in self.efficiency.cited.items() if text != cited.get(key)}
         kernels = {".".join(key.rsplit(".", 2)[-2:]) for key in calibrated}  # without the software: matmul.bf16
         return "" if self.chip in cards or kernels.issuperset(NEEDED) else ", ".join(cards)
@@ -122,7 +122,7 @@ class Accelerator(Struct, frozen=True):
     @property
     def efficiency(self) -> Efficiency:
         """Its own calibration, or what is assumed of its generation."""
-        return self.calibration or (assumed(self.kernels) if self.kernels else assumed())
+        return self.calibration or (default_efficiency(self.kernels) if self.kernels else default_efficiency())
 
     def peak(self, dtype: str) -> int:
         """Dense FLOPs per second at a dtype. Errors: `InputError` where it is not known, naming those that are."""
@@ -198,21 +198,21 @@ def load(name: str | Path, flag: str = "--gpu") -> Accelerator:
         keys = ("memory.vendor", "bandwidth", *(f"peak.{dtype}" for dtype in peaks))
         return Accelerator(text, text, memory, bandwidth, peaks, None, None, dict.fromkeys(keys, "as given"))
     files = _files()
-    place = cards.named(text, files)
+    place = cards.resolve_name(text, files)
     if place not in files and (instance := cards.find_instance(text)):
         title = f"{(card := load(instance.accelerator)).title} ({instance.name})"
         sources = {**card.sources, "node": instance.source, "link_between": instance.source}
         return replace(card, title=title, node=instance.gpus, link_between=instance.network, sources=sources)
     if place not in files:
         less = re.fullmatch(r"(.+?)[\s_-]*(\d{1,4})\s*gi?b", text, re.I)
-        if less and (bare_name := cards.named(less[1], files)) in files:
+        if less and (bare_name := cards.resolve_name(less[1], files)) in files:
             chip, sizes = load(bare_name), cast(Any, read(files[bare_name])[0]["memory"])
             return _of_size(chip, int(less[2]), next(iter(sizes.values()))["value"], text)  # first the vendor's figure
         if re.fullmatch(r"[\d.]+\s*([kmgt]|[kmgt]?i?b)?|.*\d\s*[kmgt]i?b\s*/\s*s", text, re.I):
             expected = "a name, or a size and a bandwidth with their units", "16GB@500GB/s"
             raise InputError(flag, [Fault(flag, text, *expected)])
         several = re.fullmatch(r"(?P<n>\d+)\s*(?P<of>\D.*)|(?P<one>.*\d)\s*[x×*]\s*(?P<times>\d+)", text, re.ASCII)
-        if several and cards.named(accelerator_name := several["of"] or several["one"], files) in files:
+        if several and cards.resolve_name(accelerator_name := several["of"] or several["one"], files) in files:
             number = several["n"] or several["times"]
             raise InputError(flag, [Fault(flag, text, "a number, an x and a name", f"{number}x{accelerator_name}")])
         names = [*sorted(files), *cards.instance_names()]
@@ -272,7 +272,7 @@ def _of_size(chip: Accelerator, size: int, sold: str, text: str) -> Accelerator:
 
 def describe(accelerator: Accelerator) -> dict[str, Any]:
     """An accelerator as `parse` reads it, ready to be written as TOML."""
-    sources = (*accelerator.sources.values(), *_measured(accelerator).values())
+    sources = (*accelerator.sources.values(), *_sources_of(accelerator).values())
     keys = {source: f"source-{i}" for i, source in enumerate(dict.fromkeys(sources), 1)}
 
     def table(key: str, value: object, among: Mapping[str, str] = accelerator.sources) -> dict[str, Any]:
@@ -301,7 +301,7 @@ def describe(accelerator: Accelerator) -> dict[str, Any]:
     if accelerator.kernels:
         described["kernels"] = accelerator.kernels
     if calibration := accelerator.calibration:
-        cited = {key.removeprefix("calibration."): keys[text] for key, text in _measured(accelerator).items()}
+        cited = {key.removeprefix("calibration."): keys[text] for key, text in _sources_of(accelerator).items()}
         described["calibration"] = _written(calibration, cited)
     return {**described, "sources": {key: source for source, key in keys.items()}}
 
@@ -329,7 +329,7 @@ def _table(parameters: Curve | Link, source: str) -> dict[str, Any]:
     return {**{key: value for key, value in parameters._asdict().items() if value != default[key]}, "source": source}
 
 
-def multiplied(accelerator: Accelerator, dtype: str) -> str:
+def product_dtype(accelerator: Accelerator, dtype: str) -> str:
     """The dtype whose peak is used: bf16 and fp16, which tensor cores multiply alike, stand in for each other."""
     alike = {"bf16": "fp16", "fp16": "bf16"}.get(dtype, dtype)
     return alike if dtype not in accelerator.peaks and alike in accelerator.peaks else dtype
@@ -337,7 +337,7 @@ def multiplied(accelerator: Accelerator, dtype: str) -> str:
 
 def peak(accelerator: Accelerator, dtype: str) -> int:
     """Its peak at a dtype, or at the one that stands for it."""
-    return accelerator.peak(multiplied(accelerator, dtype))
+    return accelerator.peak(product_dtype(accelerator, dtype))
 
 
 def short_key(key: str) -> str:
@@ -347,20 +347,20 @@ def short_key(key: str) -> str:
     return key
 
 
-def _measured(accelerator: Accelerator) -> dict[str, str]:
+def _sources_of(accelerator: Accelerator) -> dict[str, str]:
     measured = accelerator.calibration.cited if accelerator.calibration else {}
     return {f"calibration.{key}": source for key, source in measured.items()}
 
 
 @cache
-def assumed(kernels: str = "") -> Efficiency:
+def default_efficiency(kernels: str = "") -> Efficiency:
     """The efficiency assumed where nothing was measured, with its sources: `presets/efficiency.toml`, overridden by the
     file of a generation of kernels in `presets/efficiency/`."""
     from txcalc.hardware.reader import Reader
     from txcalc.sources.presets import folder, read
 
     path = folder() / ("efficiency" if kernels else "") / f"{kernels or 'efficiency'}.toml"
-    return Reader(read(path)[0], str(path)).efficiency_alone(assumed() if kernels else None)
+    return Reader(read(path)[0], str(path)).efficiency_alone(default_efficiency() if kernels else None)
 
 
 def measured_kernels() -> list[str]:

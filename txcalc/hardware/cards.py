@@ -23,20 +23,20 @@ WITHOUT = re.compile(
 _NUMBERS = r"\s*([\d.]+)\s*([a-z]*)\s*@\s*([\d.]+)\s*([a-z]*)(?:/s)?\s*(?:@\s*([\d.]+)\s*([a-z/]*)\s*)?"
 
 
-def named(text: str, known: Collection[str]) -> str:
+def resolve_name(text: str, known: Collection[str]) -> str:
     """The preset's name that a short or differently spelt one means; the text itself where it means none."""
     if text in known:
         return text
     if SHORT.get(text) in known:
         return SHORT[text]
-    short = bare(WITHOUT.sub("", text.lower()))
+    short = strip_separators(WITHOUT.sub("", text.lower()))
     aliases = {**SHORT, **{name: name for name in known}}
     aliases = {re.sub(r"^rt?x-", "", name): full for name, full in aliases.items()} | aliases
-    spelt = {bare(name): full for name, full in aliases.items() if full in known}
+    spelt = {strip_separators(name): full for name, full in aliases.items() if full in known}
     return spelt.get(short, text.strip())
 
 
-def bare(name: str) -> str:
+def strip_separators(name: str) -> str:
     """A name without its hyphens, spaces and underscores."""
     return re.sub(r"[\s_-]+", "", name.lower())
 
@@ -64,7 +64,7 @@ def numbers(text: str, flag: str = "--gpu") -> tuple[int, int, int | None] | Non
     return memory, bandwidth, round(float(tera) * 10**12) if tera else None
 
 
-def many(text: str) -> tuple[int | None, str]:
+def split_count(text: str) -> tuple[int | None, str]:
     """`8xh100` as how many and of what; None: not said, as in `7900xtx`."""
     name_start = r"(?!tx?\s*(?:$|[:@]))"
     match = re.fullmatch(rf"\s*(\d{{1,6}})\s*[x×*]{name_start}\s*(\S.*?)\s*", text, re.ASCII | re.I) or re.fullmatch(
@@ -86,7 +86,7 @@ class Instance(NamedTuple):
 
 def find_instance(name: str) -> Instance | None:
     """The instance of this name, in any case, with or without Azure's `Standard_`; None where there is none."""
-    return _instances().get(bare(name).removeprefix("standard"))
+    return _instances().get(strip_separators(name).removeprefix("standard"))
 
 
 def instance_names() -> list[str]:
@@ -100,7 +100,7 @@ def _instances() -> dict[str, Instance]:
 
     clouds, _ = read(folder() / "instances.toml")
     return {
-        bare(name): Instance(
+        strip_separators(name): Instance(
             name, row["gpus"], row["of"], row.get("network", 0) * 10**9 // 8 // row["gpus"] or None, source
         )
         for cloud, source in clouds["sources"].items()

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from txcalc.errors import ABSENT, Fault, InputError, meant, nearest, quote
-from txcalc.hardware import GENERATIONS, KEYS, MEMORIES, Accelerator, assumed, measured_kernels, short_key
+from txcalc.hardware import GENERATIONS, KEYS, MEMORIES, Accelerator, default_efficiency, measured_kernels, short_key
 from txcalc.hardware.curves import KINDS, PEAKS, SECONDS, SHARES, Curve, Efficiency, Link
 from txcalc.sources.presets import folder, read
 from txcalc.units import parse_bytes
@@ -33,7 +33,7 @@ BOUNDS = {
 
 
 @cache
-def _shared() -> Mapping[str, Any]:
+def _shared_sources() -> Mapping[str, Any]:
     """The sources that several descriptions cite."""
     return read(folder() / "sources.toml")[0]
 
@@ -45,7 +45,7 @@ class Reader:
         self.raw, self.where = raw, where
         self.faults: list[Fault | str] = []
         self.sources: dict[str, str] = {}
-        self.cited = {**_shared(), **self.table("sources")}
+        self.cited = {**_shared_sources(), **self.table("sources")}
 
     def accelerator(self, name: str) -> Accelerator:
         self.keys(KEYS)
@@ -67,7 +67,11 @@ class Reader:
             self.faults.append("link_between needs node: the number of accelerators of a node")
         generation = self.name_of("generation", GENERATIONS)
         kernels = self.name_of("kernels", measured_kernels())
-        calibration = self.over(assumed(kernels) if kernels else assumed()) if "calibration" in self.raw else None
+        calibration = (
+            self.over(default_efficiency(kernels) if kernels else default_efficiency())
+            if "calibration" in self.raw
+            else None
+        )
         title, vendor, notes = self.raw.get("title", name), self.raw.get("vendor", ""), self.raw.get("notes", [])
         self.faults += [
             Fault(key, value, "a text")

@@ -21,7 +21,7 @@ from txcalc.notation import named_by_groups
 from txcalc.parts.mechanisms import PART_TABLES, section_of
 from txcalc.parts.options import Raw, Table
 from txcalc.sources import build
-from txcalc.sources.explicit import cycle, explicit, folded, kinds_in_order, leaves, stretched
+from txcalc.sources.explicit import cycle, explicit, fold_pattern, kinds_in_order, leaves, stretch
 from txcalc.sources.spec import SECTIONS, merge
 from txcalc.symbols import TABLE
 
@@ -180,7 +180,7 @@ def _exchanged(stack: StackSpec, twin: StackSpec, table: Raw, other_table: Raw, 
     With more layers, a pattern continues with its last kind. A table that both stacks have stays the first's.
     """
     number = other_table["n_layers"] if what == "n_layers" else table["n_layers"]
-    names, twins = stretched(kinds_in_order(stack), number), stretched(kinds_in_order(twin), number)
+    names, twins = stretch(kinds_in_order(stack), number), stretch(kinds_in_order(twin), number)
     layer: dict[str, Raw] = {}
     pattern = []
     for name, twin_name in zip(names, twins, strict=True):
@@ -201,7 +201,7 @@ def _exchanged(stack: StackSpec, twin: StackSpec, table: Raw, other_table: Raw, 
                 kind["positions"] = written["positions"]
         layer[mixed] = {key: value for key, value in kind.items() if value}
     changed: Raw = {"n_layers": number, "layer": layer}
-    return changed | {"pattern": folded(pattern)} if len(layer) > 1 else changed
+    return changed | {"pattern": fold_pattern(pattern)} if len(layer) > 1 else changed
 
 
 def _side_of(part: str) -> str:
@@ -225,7 +225,7 @@ def _side_in_words(stack: StackSpec, side: str) -> str:
     for name, layer in stack.layer.items():
         mixers = [_mixer(part, layer) for part in layer.parts if _side_of(part) == side]
         words[name] = " + ".join(mixers) or "none"
-    return ", ".join(folded([words[name] for name in kinds_in_order(stack)]))
+    return ", ".join(fold_pattern([words[name] for name in kinds_in_order(stack)]))
 
 
 def _mixer(part: str, layer: LayerSpec) -> str:

@@ -16,7 +16,7 @@ from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.sources import build
 from txcalc.sources.expressions import size_field, size_of
-from txcalc.sources.spec import MAX_LAYERS, MAX_SIZE, changed, layers, letter_path
+from txcalc.sources.spec import MAX_LAYERS, MAX_SIZE, change_keys, layers, letter_path
 
 MAX_REFUSED = 1024  # consecutive refused sizes before the search in a direction ends
 
@@ -67,7 +67,7 @@ class SizeSearch:
     def model(self, value: int) -> Model:
         """The model with this size. Errors: `InputError` if the description refuses it."""
         base = self.base
-        built = build(changed(base.raw, {self.key: value}), base.origin, base.assumptions, base.notes)
+        built = build(change_keys(base.raw, {self.key: value}), base.origin, base.assumptions, base.notes)
         return replace(built, name=base.name, changed=f"changed: {self.key} = {value}")
 
     def excess(self, value: int) -> int | None:

@@ -24,9 +24,9 @@ from txcalc.parts.options import Raw, Table
 from txcalc.planning.fitting import need
 from txcalc.planning.serving.engine import EngineConfig
 from txcalc.sources import build, inline
-from txcalc.sources.explicit import cycle, folded, kinds_in_order, leaves, stretched
+from txcalc.sources.explicit import cycle, fold_pattern, kinds_in_order, leaves, stretch
 from txcalc.sources.expressions import evaluated, size_of
-from txcalc.sources.spec import SECTIONS, changed
+from txcalc.sources.spec import SECTIONS, change_keys
 
 MOST_PARAMS = 10**15
 WIDEST = 32_768
@@ -193,8 +193,8 @@ class ScaledModel(Struct, frozen=True, dict=True):
                     path = f"layer.{name}.{section}" if section in options else section
                     values.setdefault(f"{path}.d_head", table.get("d_head"))
         if not self.repeats:
-            values["pattern"] = folded(stretched(self.order, layers))
-        raw = changed(self.base.raw, values)
+            values["pattern"] = fold_pattern(stretch(self.order, layers))
+        raw = change_keys(self.base.raw, values)
         sizes, _ = evaluated(raw, self.sizes)
         return {**values, **sizes}
 
@@ -214,7 +214,7 @@ class ScaledModel(Struct, frozen=True, dict=True):
         return {"like": self.base.name, "sizes": dict(self.sizes), "multiple": self.step(), "round": self.round}
 
     def model(self, layers: int, width: int) -> Model:
-        raw = changed(self.base.raw, self.changes(layers, width))
+        raw = change_keys(self.base.raw, self.changes(layers, width))
         raw.pop("beside", None)  # towers fit only the original model
         for key in ("params", "active", "published"):
             raw.pop(key, None)

@@ -145,6 +145,12 @@ class Result(Answer, Framed, kw_only=True):
         report = self.report("latex").only([rows] if isinstance(rows, str) else rows, digits)
         return import_module("txcalc.render").written(report, "latex")  # type: ignore[no-any-return]
 
+    def picture(self) -> Picture:
+        """The plot as data. Errors: `InputError` where there is none."""
+        if self.draw is None:
+            raise InputError(self.schema, ["has no picture"])
+        return self.draw()  # type: ignore[no-any-return]
+
     @checked
     def plot(
         self,
@@ -167,9 +173,7 @@ class Result(Answer, Framed, kw_only=True):
         Errors: `InputError` without a plot, or if the file exists or cannot be written; `UnknownName` for a panel;
         `MissingExtra`.
         """
-        if self.draw is None:
-            raise InputError(self.schema, ["has no picture"])
-        picture = self.draw()
+        picture = self.picture()
         if panel or ax is not None:
             picture = picture.panel(panel or "")
         draw = import_module("txcalc.render.draw")

@@ -264,7 +264,7 @@ def _recorded(model: Model, sliders: Sequence[Slider], work: Sequence[Slider] = 
     """The model with letters for the sizes of sliders."""
     tape = Tape([slider.letter for slider in (*work, *sliders)])
     plain = {key: tape.letters[s.letter] for s in sliders for key in s.keys if "layer:" not in key}
-    raw = spec.changed(model.raw, plain)
+    raw = spec.change_keys(model.raw, plain)
     resolved = resolve(raw, model.origin)
     stacks = dict(resolved.stacks)
     for half, stack in stacks.items():
@@ -347,7 +347,7 @@ def _neighbours(model: Model, sliders: Sequence[Slider]) -> Iterator[Model]:
         for slider in sliders:  # the head width stays, even where it follows from the number of heads
             if slider.symbol.letter == "d_h" and slider.value is None:
                 changes[slider.keys[0]] = _resolved(model, "attention", "d_head")[0]
-        raw = spec.changed(model.raw, changes)
+        raw = spec.change_keys(model.raw, changes)
         with suppress(InputError):
             resolved = resolve(raw, model.origin)
             yield Model(model.name, model.root, raw, resolved, model.origin)

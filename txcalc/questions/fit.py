@@ -33,7 +33,7 @@ from txcalc.questions.answers import Answer, Result
 from txcalc.questions.arguments import length, maybe, models, names
 from txcalc.questions.phrases import parse_accelerators
 from txcalc.sources import build
-from txcalc.sources.presets import every as every_preset, is_users
+from txcalc.sources.presets import all_presets as every_preset, is_users
 from txcalc.units import bits_of, cache_bits_of, iec, parse_bytes
 
 if TYPE_CHECKING:

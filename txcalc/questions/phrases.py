@@ -19,9 +19,9 @@ Priced = tuple[str, int | None, float | None]  # accelerators: name, number, pri
 
 def parse_accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]:
     """Parses `h100-sxm:8` or `8xh100` to name and count; None: not given. `2xp5.48xlarge` are 16."""
-    from txcalc.hardware.cards import find_instance, many
+    from txcalc.hardware.cards import find_instance, split_count
 
-    first, name = many(text)
+    first, name = split_count(text)
     number = first
     if first is None and ":" in text:
         name, _, digits = text.rpartition(":")
@@ -43,7 +43,7 @@ def parse_accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]
 def parse_priced(text: str, flag: str = "--gpu") -> Priced:
     """Parses `h100-sxm:8@2.5`; None: not given. The price of an instance (`p5.48xlarge@55`) is of all its GPUs."""
     from txcalc import hardware
-    from txcalc.hardware.cards import find_instance, named, numbers
+    from txcalc.hardware.cards import find_instance, numbers, resolve_name
 
     machines, at, price = text.rpartition("@")
     plain = re.fullmatch(rf"\s*{PRICE}\s*", price, re.ASCII)
@@ -56,7 +56,7 @@ def parse_priced(text: str, flag: str = "--gpu") -> Priced:
         numbers(parse_accelerators(text)[0], flag)  # refuses a bandwidth without a unit
     name, number = parse_accelerators(machines, flag)
     if (
-        re.fullmatch(r"[\d.]+", name) and named(name, accelerators := hardware.names()) not in accelerators
+        re.fullmatch(r"[\d.]+", name) and resolve_name(name, accelerators := hardware.names()) not in accelerators
     ):  # 4090@2 is a price
         mend = f"{name}GB@{price}GB/s; a price alone is --price {price}"
         raise InputError(flag, [Fault(flag, text, "a size and a bandwidth with their units", mend)])

@@ -130,7 +130,7 @@ def show_via(
 
     ignored: Sequence[str] = ()
     if ignore:
-        data, ignored = huggingface.without(data, where, ignore)
+        data, ignored = huggingface.drop_keys(data, where, ignore)
     module = measure(data, where, batch, tokens, source_tokens)
     evidence = known_of(module)
     batch, tokens, encoder_tokens = module.sizes
@@ -181,7 +181,7 @@ def parsed(source: object) -> tuple[Any, str, str]:
 
     if not isinstance(source, str):
         raise InputError("--via", [Fault("source", source, "a config.json, its folder or hf:org/name")])
-    return hub.parsed(hub.repository(source)) if source.startswith("hf:") else huggingface.parsed_file(source)
+    return hub.fetch_config(hub.repository(source)) if source.startswith("hf:") else huggingface.parsed_file(source)
 
 
 def known_of(measured: Any) -> Evidence:

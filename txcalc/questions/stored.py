@@ -120,9 +120,9 @@ def agreement(size: StoredSize, check: CheckpointCheck) -> CheckpointAgreement:
 
 
 def tensor_rows(tensors: Iterable[StoredTensor]) -> tuple[TensorRow, ...]:
-    from txcalc.checkpoint import folded
+    from txcalc.checkpoint import fold_names
 
     def row(group: TensorGroup) -> TensorRow:
         return TensorRow(group.name, tuple(group.shape), group.dtype, *astuple(group.size))
 
-    return tuple(map(row, folded(tensors)))
+    return tuple(map(row, fold_names(tensors)))

@@ -11,7 +11,7 @@ from msgspec import field
 from txcalc import hardware
 from txcalc.errors import InputError
 from txcalc.evidence.known import Evidence
-from txcalc.hardware import Accelerator, multiplied
+from txcalc.hardware import Accelerator, product_dtype
 from txcalc.hardware.curves import PYTORCH
 from txcalc.planning.conventions import known_conventions
 from txcalc.planning.layout import Layout, filled, read_layout
@@ -467,7 +467,7 @@ def answer_of(
             step_tokens=recipe.global_batch * recipe.tokens,
             recompute=recipe.recompute,
             optimizer=recipe.optimizer,
-            products=multiplied(accelerator, training.machine.products),  # on a V100 fp16 instead of bf16
+            products=product_dtype(accelerator, training.machine.products),  # on a V100 fp16 instead of bf16
             frozen=recipe.frozen,
             adapter=recipe.adapter,
             offload=recipe.offload,
@@ -543,13 +543,13 @@ def time_notes(training: Training) -> list[str]:
         notes.append(f"all {gpus} GPUs are in one node (--node changes it)")
     if gpus > 1 and (linked := slow_link(accelerator)):
         notes.append(linked)
-    narrow, dtype = training.machine.products, multiplied(accelerator, recipe.compute)
+    narrow, dtype = training.machine.products, product_dtype(accelerator, recipe.compute)
     if step.wide:
         sizes = ", ".join(f"{a:,} × {b:,}" for a, b in step.wide)
         notes.append(f"products by {sizes} are in {dtype}: {narrow} takes only sizes that are multiples of 16")
     if step.unaligned:
         slow = (f"{a:,} × {b:,} at {100 * share:.0f} %" for (a, b), share in step.unaligned.items())
-        dtype = multiplied(accelerator, narrow) if bits_of(narrow) > 8 else dtype
+        dtype = product_dtype(accelerator, narrow) if bits_of(narrow) > 8 else dtype
         owner = "a rank's" if recipe.layout.tp > 1 else "these"
         notes.append(
             f"some products run at a fraction of the usual rate, as measured, because rows of their matrices in "

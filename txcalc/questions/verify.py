@@ -170,7 +170,7 @@ def verify(
 
     from txcalc import hardware
     from txcalc.sweeps.processes import processes
-    from txcalc.verification import DEFAULT, shortened, verify as compare
+    from txcalc.verification import DEFAULT, shorten, verify as compare
     from txcalc.verification.coverage import ZERO_COST
     from txcalc.verification.device import DTYPES
     from txcalc.verification.record import proofs, store
@@ -188,7 +188,7 @@ def verify(
         raise InputError("verify", ["--gpu needs --oracle time, on --device cpu or cuda"])
     selected = [name for name in selected if name not in MEASURES] + (["transformers"] if against else [])
     lengths: Any = "auto" if symbolic is None else "symbolic" if symbolic else "points"
-    models = [shortened(model, layers) for model in models] if layers is not None else models
+    models = [shorten(model, layers) for model in models] if layers is not None else models
     accelerator = None  # that times are compared with: a named one, or this machine
     if "time" in measures:
         from txcalc.verification.calibrate import calibrate

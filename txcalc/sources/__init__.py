@@ -17,7 +17,7 @@ from txcalc.parts.options import Table
 from txcalc.parts.part import Composite
 from txcalc.sources.idle import Built, idle_changes, idle_keys, usable
 from txcalc.sources.resolve import resolve
-from txcalc.sources.spec import IDENTITY, changed, letter_path, renamed, scalar, with_user_defaults
+from txcalc.sources.spec import IDENTITY, change_keys, letter_path, rename_keys, scalar, with_user_defaults
 
 if TYPE_CHECKING:
     from txcalc.checkpoint import Checkpoint
@@ -77,13 +77,13 @@ def load(
     if not str(source).strip():
         raise InputError("source", ["is empty, expected a model (txcalc presets lists the presets)"])
     if str(source) in ("-", "/dev/stdin") or str(source).startswith("/dev/fd/"):
-        return _piped("-" if str(source) == "/dev/stdin" else str(source), changes, ignore)
+        return _read_pipe("-" if str(source) == "/dev/stdin" else str(source), changes, ignore)
     if isinstance(source, str) and (source.startswith("hf:") or _names_repository(source)):
         from txcalc.sources import hub
 
         place = hub.repository(source if source.startswith("hf:") else f"hf:{source}")
         model = build(*hub.read(place, ignore), changes=changes)
-        return checked(model, hub.headers(place)) if weights else model
+        return attach_checkpoint(model, hub.headers(place)) if weights else model
     path = Path(source)
     stored = path.suffix in (".safetensors", ".gguf") or _exists(path / "config.json")
     is_path = isinstance(source, Path) or "/" in source
@@ -107,7 +107,7 @@ def load(
     return build(*preset, changes=changes, written=presets.is_users(preset))
 
 
-def _piped(source: str, changes: Table, ignore: Sequence[str]) -> Model:
+def _read_pipe(source: str, changes: Table, ignore: Sequence[str]) -> Model:
     """The model in a pipe: a config.json starts with a brace, a description in TOML does not."""
     import sys
 
@@ -116,10 +116,10 @@ def _piped(source: str, changes: Table, ignore: Sequence[str]) -> Model:
     limit, where = huggingface.MAX_BYTES, "standard input" if source == "-" else source
     data = sys.stdin.buffer.read(limit + 1) if source == "-" else files.read(Path(source), limit)
     if not data.strip() or data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
-        return build(*huggingface.describe(huggingface.parsed(data, where), where, ignore=ignore), changes=changes)
+        return build(*huggingface.describe(huggingface.parse_json(data, where), where, ignore=ignore), changes=changes)
     if ignore:
         raise InputError("--ignore", [f"leaves keys out of a config.json, and {where} holds a description"])
-    return build(presets.parsed(data, where), where, changes=changes, written=True)
+    return build(presets.parse_toml(data, where), where, changes=changes, written=True)
 
 
 def _from_object(source: object, changes: Table, ignore: Sequence[str]) -> Model:
@@ -155,7 +155,7 @@ def _from_checkpoint(path: Path, changes: Table | None, ignore: Sequence[str]) -
         from txcalc.sources import gguf
 
         description, stored = gguf.read(path)
-        unchanged = checked(build(*description), stored)
+        unchanged = attach_checkpoint(build(*description), stored)
         match = unchanged.checkpoint
         # Multi-token-prediction layers are not described.
         if match and not (match.agrees or (match.beyond and not match.missing)):
@@ -173,10 +173,10 @@ def _from_checkpoint(path: Path, changes: Table | None, ignore: Sequence[str]) -
         files, config = safetensors.checkpoint_in(path), path
     raw, origin, assumptions, notes = huggingface.read(config, ignore)
     notes = (*notes, files[1]) if files[1] else notes
-    return checked(build(raw, origin, assumptions, notes, changes=changes), files[0])
+    return attach_checkpoint(build(raw, origin, assumptions, notes, changes=changes), files[0])
 
 
-def checked(model: Model, stored: Checkpoint | None) -> Model:
+def attach_checkpoint(model: Model, stored: Checkpoint | None) -> Model:
     """The model with its checkpoint, compared with it. A changed model has no checkpoint."""
     if stored is None or model.changed:
         return model
@@ -234,7 +234,7 @@ def build(
     Errors: `InputError`, also for a change without effect, and for a key without effect if the user has `written` the
     description.
     """
-    raw = renamed(raw) if isinstance(raw, Mapping) else raw
+    raw = rename_keys(raw) if isinstance(raw, Mapping) else raw
     spelling, after = spelling or {}, raw
     changes = {key: scalar(value) for key, value in (changes or {}).items()}
     if changes and any(isinstance(value, str) for value in changes.values()):
@@ -244,7 +244,7 @@ def build(
         notes = (*notes, *rounded)
     if changes:
         spelling = {**spelling, **{letter_path(key, raw): key for key in changes}}
-        after = changed(raw, changes)
+        after = change_keys(raw, changes)
         if not all(letter_path(key, raw).split(".")[0] in SIZELESS for key in changes):
             dropped = [after.pop(key, None) for key in {"beside", "towers"} - {*changes}]
             if any(dropped):
@@ -287,4 +287,4 @@ def _listing(what: str, values: Table) -> str:
     return f"{what}: " + ", ".join(f"{key} = {value}" for key, value in values.items()) if values else ""
 
 
-__all__ = ["build", "checked", "load", "lone_checkpoint"]
+__all__ = ["attach_checkpoint", "build", "load", "lone_checkpoint"]

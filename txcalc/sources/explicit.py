@@ -51,7 +51,7 @@ def _explicit(stack: Table, order: Sequence[str]) -> Raw:
     if len(layers) == 1:  # its name has no meaning
         layers = {"layer": layers.popitem()[1]}
     if len(layers) > 1:
-        raw["pattern"] = folded(order)
+        raw["pattern"] = fold_pattern(order)
     return raw | {"layer": layers}
 
 
@@ -90,7 +90,7 @@ def cycle(order: Sequence[object]) -> list[Any]:
     return list(order[:period])
 
 
-def stretched(names: Sequence[str], number: int) -> list[str]:
+def stretch(names: Sequence[str], number: int) -> list[str]:
     """`number` layers of an order: its cycle repeated, or its last item repeated."""
     repeated = cycle(names)
     if len(repeated) < len(names):
@@ -98,7 +98,7 @@ def stretched(names: Sequence[str], number: int) -> list[str]:
     return [*names[:number], *[names[-1]] * (number - len(names))]
 
 
-def folded(names: Sequence[str]) -> list[str]:
+def fold_pattern(names: Sequence[str]) -> list[str]:
     """The shortest cycle that repeats over the layers, runs written as `5*local`."""
     runs = [(name, len(list(run))) for name, run in groupby(cycle(names))]
     return [name if times == 1 else f"{times}*{name}" for name, times in runs]

@@ -22,7 +22,7 @@ from txcalc.sources.export_keys import KEYS, NULLS, Facts
 from txcalc.sources.huggingface import reader_of
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import READERS, REFUSED, WRAPPERS
-from txcalc.sources.idle import pruned
+from txcalc.sources.idle import prune
 from txcalc.sources.spec import stating_defaults
 
 WIDTH = 80  # of lines in TOML
@@ -35,9 +35,9 @@ def to_toml(model: Model) -> str:
     """
     ledger = model.ledger()
     stale = ("name", "params", "active", "published", *(("source",) if model.changed else ()))
-    raw = {key: value for key, value in stating_defaults(pruned(model.raw)).items() if key not in stale}
+    raw = {key: value for key, value in stating_defaults(prune(model.raw)).items() if key not in stale}
     if raw.get("towers"):
-        raw["towers"] = {name: stating_defaults(pruned(table)) for name, table in raw["towers"].items()}
+        raw["towers"] = {name: stating_defaults(prune(table)) for name, table in raw["towers"].items()}
     params, active = ledger.total("params"), ledger.total("active")
     counts: Raw = {"params": params} | ({"active": active} if active != params else {})
     if params == model.description.params and model.description.published:
@@ -58,10 +58,10 @@ def as_toml(raw: Raw) -> str:
         import tomli_w
     except ImportError:
         raise MissingExtra("writing TOML", "tomli_w", "export") from None
-    return re.sub(rf'^(\S+ = )"(?!"")(.{{{WIDTH},}})"$', _folded, tomli_w.dumps(raw), flags=re.MULTILINE)
+    return re.sub(rf'^(\S+ = )"(?!"")(.{{{WIDTH},}})"$', _fold_text, tomli_w.dumps(raw), flags=re.MULTILINE)
 
 
-def _folded(line: re.Match[str]) -> str:
+def _fold_text(line: re.Match[str]) -> str:
     """A text folded over several lines; in TOML a backslash joins a line with the next."""
     pieces = re.findall(rf".{{1,{WIDTH - 4}}}(?:\s+|$)|\S+\s*", line[2])
     return line[1] + '"""\\\n' + "\\\n".join(pieces) + '"""'
@@ -177,13 +177,13 @@ def _figures(model: Model) -> list[Any]:
 
 def _lost(model: Model, back: Model) -> Iterator[str]:
     """Notes on values without effect on counts that the config.json lacks."""
-    exported, read_back = _uncounted(model), _uncounted(back)
+    exported, read_back = _uncounted_values(model), _uncounted_values(back)
     for key, values in exported.items():
         for value in sorted(values - read_back.get(key, set())):
             yield f"{key} = {value} is not in this config.json"
 
 
-def _uncounted(model: Model) -> dict[str, set[str]]:
+def _uncounted_values(model: Model) -> dict[str, set[str]]:
     """Values that change results but no count, by key, over all layers."""
     values: dict[str, set[str]] = {}
     for stack in model.stacks:

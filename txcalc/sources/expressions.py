@@ -86,7 +86,7 @@ class Expression:
         if isinstance(node, ast.BinOp) and type(node.op).__name__ in OPERATORS:
             left, right = (self._value(side, lookup, strict) for side in (node.left, node.right))
             try:
-                return bounded(OPERATORS[type(node.op).__name__](left, right))
+                return check_digits(OPERATORS[type(node.op).__name__](left, right))
             except ZeroDivisionError:
                 if strict:
                     raise Unreadable("divides by 0") from None
@@ -95,7 +95,7 @@ class Expression:
             function = FUNCTIONS.get(node.func.id)
             if function and 0 < len(node.args) <= 8 and not any(isinstance(arg, ast.Starred) for arg in node.args):
                 try:
-                    return bounded(Fraction(function(*(self._value(arg, lookup, strict) for arg in node.args))))
+                    return check_digits(Fraction(function(*(self._value(arg, lookup, strict) for arg in node.args))))
                 except TypeError:
                     raise Unreadable(f"gives {node.func.id} {len(node.args)} values") from None
                 except ZeroDivisionError:
@@ -109,7 +109,7 @@ class Expression:
 read_once = lru_cache(4096)(Expression)  # for expressions in tables, which are read often
 
 
-def bounded(value: Fraction) -> Fraction:
+def check_digits(value: Fraction) -> Fraction:
     """The number unchanged. Errors: `Unreadable` if it has too many digits."""
     if value.numerator.bit_length() + value.denominator.bit_length() > MOST_BITS:
         raise Unreadable("is too large")
@@ -162,13 +162,13 @@ def size_of(raw: Table, name: str) -> Any:
     if size_field(path) is None:
         raise InputError(name, [f"{path} is not a size of a description"])
     steps = path.split(".")
-    values = [value for table in _tables(raw, path != name) for value in _under(table, steps)]
+    values = [value for table in _tables(raw, path != name) for value in _tables_under(table, steps)]
     if not values:
         stacks = as_tables(resolve(raw, "description").stacks)
         half = steps.pop(0) if steps[0] in stacks and steps[0] else None
         selected = [stacks[half]] if half else list(stacks.values())
         tables = [*selected, *(layer for stack in selected for layer in stack["layer"].values())]
-        values = [value for table in tables for value in _under(table, steps)]
+        values = [value for table in tables for value in _tables_under(table, steps)]
     distinct = list(dict.fromkeys(value for value in values if value is not None))
     if len(distinct) != 1:
         sizes = " and ".join(f"{value:,}" for value in distinct) + " in its layers" if distinct else "none"
@@ -177,7 +177,7 @@ def size_of(raw: Table, name: str) -> Any:
 
 
 def _tables(raw: Table, everywhere: bool) -> list[Any]:
-    """The tables in which a size may be written, in the order of `spec.changed`."""
+    """The tables in which a size may be written, in the order of `spec.change_keys`."""
     tables: list[Any] = [raw]
     if everywhere:
         tables += [half for half in (raw.get("encoder"), raw.get("decoder")) if isinstance(half, Mapping)]
@@ -186,7 +186,7 @@ def _tables(raw: Table, everywhere: bool) -> list[Any]:
     return tables
 
 
-def _under(table: object, steps: list[str]) -> list[object]:
+def _tables_under(table: object, steps: list[str]) -> list[object]:
     for step in steps:
         if not isinstance(table, Mapping) or step not in table:
             return []
@@ -228,7 +228,7 @@ def evaluated(raw: Table, changes: Table) -> tuple[Table, list[str]]:
     if not expressions:
         return changes, []
     result, notes = dict(changes), []
-    described = spec.changed(raw, {key: value for key, value in changes.items() if key not in expressions})
+    described = spec.change_keys(raw, {key: value for key, value in changes.items() if key not in expressions})
     for key, expression in expressions.items():
         base = described
         try:
@@ -241,5 +241,5 @@ def evaluated(raw: Table, changes: Table) -> tuple[Table, list[str]]:
         else:
             notes.append(f"{key} = {expression.text} = {float(value):,.2f}, rounded to {rounded:,}")
         result[key] = rounded
-        described = spec.changed(described, {key: rounded})
+        described = spec.change_keys(described, {key: rounded})
     return result, notes

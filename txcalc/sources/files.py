@@ -21,7 +21,7 @@ def read(path: Path, limit: int) -> bytes:
         with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
             status = os.fstat(file.fileno())
             length = min(status.st_size or limit, limit) + 1  # devices report a size of 0
-            data = _piped(file.fileno(), limit) if stat.S_ISFIFO(status.st_mode) else file.read(length)
+            data = _read_pipe(file.fileno(), limit) if stat.S_ISFIFO(status.st_mode) else file.read(length)
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from None
     if data is None:
@@ -69,7 +69,7 @@ def write(path: Path, data: str | bytes, force: bool) -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def lock(path: Path) -> Iterator[None]:
     """Lock a file against other processes while this one reads and writes it."""
     try:
         import fcntl
@@ -87,7 +87,7 @@ def unreadable(path: Path, error: OSError | ValueError) -> InputError:
     return InputError(str(path), [f"cannot be read: {reason.lower()}"])
 
 
-def _piped(descriptor: int, limit: int) -> bytes:
+def _read_pipe(descriptor: int, limit: int) -> bytes:
     """The content of a pipe; empty if nothing writes to it."""
     data, end = b"", time.monotonic() + SECONDS
     while len(data) <= limit:

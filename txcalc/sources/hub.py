@@ -54,13 +54,13 @@ def plain(name: str) -> bool:
 
 def read(place: Repository, ignore: Sequence[str] = ()) -> huggingface.Description:
     """The description in a repository's config.json. Errors: `InputError`, `MissingExtra`."""
-    return huggingface.describe(*parsed(place), ignore)
+    return huggingface.describe(*fetch_config(place), ignore)
 
 
-def parsed(place: Repository) -> tuple[Any, str, str]:
+def fetch_config(place: Repository) -> tuple[Any, str, str]:
     """The JSON of a repository's config.json, its origin for errors, and the model's name."""
     data = _download(place, "config.json")
-    return huggingface.parsed(data, str(place)), str(place), place.name.rpartition("/")[2]
+    return huggingface.parse_json(data, str(place)), str(place), place.name.rpartition("/")[2]
 
 
 def headers(place: Repository) -> Checkpoint:
@@ -88,7 +88,9 @@ def headers(place: Repository) -> Checkpoint:
     names |= safetensors.listed_files(_download(place, safetensors.INDEX), where)
     pool = ThreadPoolExecutor(WORKERS)
     try:
-        return safetensors.joined(where, names, zip(names, pool.map(header, names, timeout=ALL_SECONDS), strict=True))
+        return safetensors.join_files(
+            where, names, zip(names, pool.map(header, names, timeout=ALL_SECONDS), strict=True)
+        )
     except TimeoutError:
         raise InputError(where, [f"the headers of its {len(names):,} files took over {ALL_SECONDS:.0f} s"]) from None
     finally:

@@ -19,7 +19,7 @@ from txcalc.errors import InputError, quote
 from txcalc.parts.options import Options, Raw, Table
 from txcalc.sources.assemble import assemble
 from txcalc.sources.resolve import STACK_TABLES, resolve
-from txcalc.sources.spec import IDENTITY, SECTIONS, Field, changed, letter_path, sets, with_user_defaults
+from txcalc.sources.spec import IDENTITY, SECTIONS, Field, change_keys, letter_path, sets, with_user_defaults
 
 Path = tuple[str, ...]
 NOTHING: tuple[Any, ...] = (None, False, 0, "none", "no", [])
@@ -135,11 +135,11 @@ def idle_keys(model: Built, spelling: Mapping[str, str]) -> list[str]:
     return faults
 
 
-def pruned(raw: Table) -> Raw:
+def prune(raw: Table) -> Raw:
     """A description without the keys that change nothing, because a change removed what they apply to."""
     description = dict(raw)
     for path, _ in idle_paths(Built(raw, resolve(raw, ""))):
-        description = without(description, path)
+        description = without_key(description, path)
     return description
 
 
@@ -155,12 +155,12 @@ def _is_idle(model: Built, path: Path, value: object) -> bool:
     if path not in model.use.taken:
         return True
     try:
-        bare = resolve(without(model.raw, path), "")
+        bare = resolve(without_key(model.raw, path), "")
     except InputError:
         return path[-1] != "form"  # the table requires it
-    if not alike(assemble(bare), model.root) or value in NOTHING:
+    if not equal_trees(assemble(bare), model.root) or value in NOTHING:
         return False
-    return not _same(as_tables(bare), as_tables(model.description))
+    return not _equal(as_tables(bare), as_tables(model.description))
 
 
 def idle_changes(base: Built | None, model: Built, changes: Table) -> tuple[list[str], list[str]]:
@@ -170,7 +170,7 @@ def idle_changes(base: Built | None, model: Built, changes: Table) -> tuple[list
     same: list[str] = []
     if base is None:
         return faults, same
-    different = not alike(base.root, model.root)
+    different = not equal_trees(base.root, model.root)
     for key, value in changes.items():
         if key in IDENTITY:
             same += [key] if getattr(base.description, key) == getattr(model.description, key) else []
@@ -180,8 +180,12 @@ def idle_changes(base: Built | None, model: Built, changes: Table) -> tuple[list
         path = tuple(letter_path(key, base.raw).split("."))
         # A letter is changed wherever it is set, a path only there.
         paths = {path} if key == ".".join(path) else {at for at, _ in leaves(model.raw) if at[-len(path) :] == path}
-        trial = model if len(changes) == 1 else _changed(base, {key: value})
-        if trial and paths & model.use.taken and _same(*(as_tables(tree.description.stacks) for tree in (base, trial))):
+        trial = model if len(changes) == 1 else _apply(base, {key: value})
+        if (
+            trial
+            and paths & model.use.taken
+            and _equal(*(as_tables(tree.description.stacks) for tree in (base, trial)))
+        ):
             same.append(key)
         else:
             field = _field(path)  # without a default, it follows from other keys
@@ -194,25 +198,23 @@ def _matters(base: Built, model: Built, changes: Table, key: str) -> bool:
     """Whether one of several changes makes a difference, together with the others or alone."""
     remaining = {other: value for other, value in changes.items() if other != key}
     return (
-        not remaining
-        or _differs(model, _changed(base, remaining))
-        or _differs(base, _changed(base, {key: changes[key]}))
+        not remaining or _differs(model, _apply(base, remaining)) or _differs(base, _apply(base, {key: changes[key]}))
     )
 
 
-def _changed(base: Built, changes: Table) -> Built | None:
-    return usable(changed(base.raw, changes))
+def _apply(base: Built, changes: Table) -> Built | None:
+    return usable(change_keys(base.raw, changes))
 
 
 def _differs(first: Built, second: Built | None) -> bool:
     """Whether trees differ; None differs from any."""
-    return second is None or not alike(first.root, second.root)
+    return second is None or not equal_trees(first.root, second.root)
 
 
-def _same(first: object, second: object) -> bool:
+def _equal(first: object, second: object) -> bool:
     """Whether values, or tables of values, are equal; all values of `NOTHING` are equal."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
-        return first.keys() == second.keys() and all(_same(first[key], second[key]) for key in first)
+        return first.keys() == second.keys() and all(_equal(first[key], second[key]) for key in first)
     return bool(first == second) or (first in NOTHING and second in NOTHING)
 
 
@@ -221,29 +223,29 @@ def changes_nothing(key: str, value: object, why: str = ALREADY) -> str:
     return f"{key} is {quote(value)}, which changes nothing here" + (f": {why}" if why else "")
 
 
-def without(raw: Table, path: Path) -> Raw:
+def without_key(raw: Table, path: Path) -> Raw:
     """A description without a key."""
     first, *tail = path
     remaining = {key: value for key, value in raw.items() if tail or key != first}
-    return {**remaining, first: without(raw[first], tuple(tail))} if tail else remaining
+    return {**remaining, first: without_key(raw[first], tuple(tail))} if tail else remaining
 
 
-def alike(first: Any, second: Any) -> bool:
+def equal_trees(first: Any, second: Any) -> bool:
     """Whether two trees of parts are equal in every leaf and every number that a formula reads."""
     if first is second:
         return True
     if type(first) is not type(second):
         return False
     if isinstance(first, tuple):
-        return len(first) == len(second) and all(map(alike, first, second))
-    names = _compared(first.__class__)
+        return len(first) == len(second) and all(map(equal_trees, first, second))
+    names = _compared_fields(first.__class__)
     if names is None:
         return bool(first == second)
-    return all(map(alike, [getattr(first, name) for name in names], [getattr(second, name) for name in names]))
+    return all(map(equal_trees, [getattr(first, name) for name in names], [getattr(second, name) for name in names]))
 
 
 @cache
-def _compared(kind: type) -> tuple[str, ...] | None:
+def _compared_fields(kind: type) -> tuple[str, ...] | None:
     """The fields of a part that are compared; None if the class is not a part."""
     if not issubclass(kind, Struct):
         return None

@@ -68,7 +68,7 @@ def read(source: str) -> tuple[Table, str, tuple[str, ...]]:  # noqa: C901 - one
             expressions[key] = value
         else:
             values[key] = _number(key, value, faults, written if written != "W" else key)
-    rounded = _evaluated(values, expressions, faults)
+    rounded = _evaluate(values, expressions, faults)
     for first, second in (*OPPOSITES, *(("nonorm", word) for word in ("rms", "ln", "pre", "post", "final"))):
         if first in words and second in words:
             faults.append(f"{first} and {second} contradict each other")
@@ -95,7 +95,7 @@ def read(source: str) -> tuple[Table, str, tuple[str, ...]]:  # noqa: C901 - one
     return raw, where, (*rounded, *assumptions)
 
 
-def _evaluated(values: Raw, expressions: Mapping[str, str], faults: list[Fault | str]) -> list[str]:
+def _evaluate(values: Raw, expressions: Mapping[str, str], faults: list[Fault | str]) -> list[str]:
     """Evaluate expressions in any order, add their values, and return notes on rounded ones."""
     if not expressions:
         return []

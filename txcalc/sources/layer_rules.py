@@ -73,7 +73,7 @@ def _shared_kv(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, 
         fault("attention.kv_from", lender, "none: layers share keys and values only in a decoder without an encoder")
 
 
-def _disentangled(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
+def _check_disentangled(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     disentangled = layer.positions.form == "disentangled"
     if disentangled and (stack.role != "encoder" or not layer.attention):
         fault("positions.form", "disentangled", "another form: disentangled positions need attention in an encoder")
@@ -190,7 +190,7 @@ def _ffn_groups(table: FeedForwardOptions, stack: StackSpec, fault: ReportFault)
 
 
 ATTENTION_RULES = (_rotary_width, _chunks, _without_projection, _shared_kv, _groups, _key_mask, _blocks)
-LAYER_RULES = (_score_bias, _disentangled, _spread, _position_form, _residual_scale, _joint_norm, _parallel_parts)
+LAYER_RULES = (_score_bias, _check_disentangled, _spread, _position_form, _residual_scale, _joint_norm, _parallel_parts)
 
 
 def _odd(number: object) -> bool:

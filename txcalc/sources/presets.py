@@ -66,14 +66,14 @@ def files_in(place: Path) -> dict[str, Path]:
 Preset = tuple[Table, str, tuple[str, ...], tuple[str, ...]]
 
 
-def every() -> Iterator[Preset]:
+def all_presets() -> Iterator[Preset]:
     """Every preset as `find` returns it, in alphabetical order. Errors: `InputError`."""
     return (_preset(path) for _, path in sorted(_files().items()))
 
 
 def _preset(path: Path) -> Preset:
     note = () if path.parent.parent == folder() else (f"read from {path}",)
-    return _described(path), path.stem, (), note
+    return _read_description(path), path.stem, (), note
 
 
 def find(name: str) -> Preset:
@@ -85,7 +85,7 @@ def find(name: str) -> Preset:
                 path = place / f"{stem}.toml"
                 if path.is_file():
                     return _preset(path)
-    if like := alike(short):
+    if like := match_punctuation(short):
         raw, origin, assumptions, note = find(like)
         return raw, origin, assumptions, (*note, f"{name.strip()} is the preset {like}")
     if "," in name and {piece.strip() for piece in short.split(",")} <= {*names()}:
@@ -93,7 +93,7 @@ def find(name: str) -> Preset:
     raise UnknownName("source", "preset", name, names(), "txcalc presets lists them")
 
 
-def alike(name: str) -> str | None:
+def match_punctuation(name: str) -> str | None:
     """The only preset whose name differs just in punctuation: gpt-2 is gpt2."""
     letters = "".join(filter(str.isalnum, name))
     matches = [preset for preset in names() if "".join(filter(str.isalnum, preset)) == letters]
@@ -119,14 +119,14 @@ def read(path: Path) -> tuple[Table, str]:
     where = str(path)
     if path.is_dir():
         raise InputError(where, ["is a directory, expected a description (.toml) or a preset's name"])
-    return _described(path), path.stem if path.parent in _folders() else where
+    return _read_description(path), path.stem if path.parent in _folders() else where
 
 
-def _described(path: Path) -> Table:
-    return parsed(files.read(path, MAX_BYTES), str(path))
+def _read_description(path: Path) -> Table:
+    return parse_toml(files.read(path, MAX_BYTES), str(path))
 
 
-def parsed(data: bytes, where: str) -> Table:
+def parse_toml(data: bytes, where: str) -> Table:
     """A description as TOML. Errors: `InputError`."""
     if len(data) > MAX_BYTES:
         raise InputError(where, [f"is larger than {MAX_BYTES:,} bytes, expected a description (.toml)"])

@@ -150,7 +150,7 @@ def resolve(raw: Table, where: str, spelling: Mapping[str, str] | None = None) -
             resolver.faults.append(f'{half} is a table, expected only where kind is "encoder-decoder" or "audio"')
     for name in PART_TABLES:
         if resolver.used and resolver.all_used and name in raw and name not in resolver.used:
-            resolver.faults.append(_unused(resolver, name))
+            resolver.faults.append(_unused_table_fault(resolver, name))
     if len(halves) == 2 and kind is not None:
         check_halves(**stacks, fault=resolver.fault)
     with SOUND:
@@ -164,7 +164,7 @@ def resolve(raw: Table, where: str, spelling: Mapping[str, str] | None = None) -
 STACK_TABLES = ("norm", "positions", "embedding", "head", "vision", "audio", "lora", "features", "projector")
 
 
-def _unused(resolver: Resolver, name: str) -> str:
+def _unused_table_fault(resolver: Resolver, name: str) -> str:
     """The fault of a table that no layer uses; if a letter set it, with the keys to set instead."""
     used = f"{name} is a table that no layer uses (they have {', '.join(sorted(resolver.used))}"
     for path, spelling in resolver.spelling.items():

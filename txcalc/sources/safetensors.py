@@ -59,7 +59,7 @@ def checkpoint_in(folder: Path) -> tuple[Checkpoint | None, str]:
     if index.is_file():
         if not files:
             return None, f"the files that {INDEX} lists are not here: the weights are not checked"
-        return _sharded(index), ""
+        return _read_shards(index), ""
     if not files:
         return None, ""
     single = folder / "model.safetensors"
@@ -69,13 +69,13 @@ def checkpoint_in(folder: Path) -> tuple[Checkpoint | None, str]:
     if not shards and len(files) == 1:
         return read(files[0]), ""
     if shards and len(shards) == int(shards[0].stem[-5:]):
-        _bounded(str(folder), shards)
+        _check_header_sizes(str(folder), shards)
         return _merge(str(folder), {file.name: _file(file) for file in shards}), ""
     several = f"{len(files):,} .safetensors files and no {INDEX}"
     raise InputError(str(folder), [f"holds {several}: which is the model? (name the file, or config.json alone)"])
 
 
-def _sharded(index: Path) -> Checkpoint:
+def _read_shards(index: Path) -> Checkpoint:
     """The checkpoint of all shards that an index lists."""
     where = str(index)
     names = listed_files(_bytes(index, MAX_HEADER), where)
@@ -85,11 +85,11 @@ def _sharded(index: Path) -> Checkpoint:
         raise InputError(
             where, [f"{len(absent):,} of its {len(names):,} files are missing, {absent[0]} first ({mend})"]
         )
-    _bounded(where, [index.parent / file for file in names])
-    return joined(where, names, ((file, _file(index.parent / file)) for file in names))
+    _check_header_sizes(where, [index.parent / file for file in names])
+    return join_files(where, names, ((file, _file(index.parent / file)) for file in names))
 
 
-def _bounded(where: str, paths: list[Path]) -> None:
+def _check_header_sizes(where: str, paths: list[Path]) -> None:
     """Check that all headers together are within the limit of one. Errors: `InputError`."""
     lengths = [int.from_bytes(files.read(path, 7), "little") for path in paths]
     claimed = sum(length for length, path in zip(lengths, paths, strict=True) if length < path.stat().st_size)
@@ -117,7 +117,9 @@ def listed_files(index: bytes, where: str) -> dict[str, set[str]]:
     return dict(sorted(names.items()))
 
 
-def joined(where: str, names: Mapping[str, set[str]], files: Iterable[tuple[str, list[StoredTensor]]]) -> Checkpoint:
+def join_files(
+    where: str, names: Mapping[str, set[str]], files: Iterable[tuple[str, list[StoredTensor]]]
+) -> Checkpoint:
     """The checkpoint of all files of an index. Memory is bounded by the tensors that the index lists. Errors:
     `InputError` if index and files disagree."""
     stored: dict[str, list[StoredTensor]] = {}

@@ -62,13 +62,13 @@ ALWAYS = ("", "norm", "positions", "embedding", "head")  # sections that every s
 RENAMED = {"norm.abreast": "norm.parallel"}
 
 
-def renamed(raw: Table, table: str = "") -> Raw:
+def rename_keys(raw: Table, table: str = "") -> Raw:
     """A description with old names of keys replaced, except where it has both names."""
     result: Raw = {}
     for key, value in raw.items():
         new = RENAMED.get(f"{table}.{key}", "").rpartition(".")[2]
         name = new if new and new not in raw else key
-        result[name] = renamed(value, key) if isinstance(value, Mapping) else value
+        result[name] = rename_keys(value, key) if isinstance(value, Mapping) else value
     return result
 
 
@@ -111,7 +111,7 @@ def scalar(value: object) -> Any:
     return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
 
 
-def changed(raw: Table, changes: Table) -> Raw:
+def change_keys(raw: Table, changes: Table) -> Raw:
     """A description with keys changed. A letter or a bare name is changed wherever it is set (in every layer kind), or
     set in the whole stack. A key of another attention (`latent.kv_rank`) replaces the model's attention, but keeps its
     query heads, window, sinks and gate unless they are changed, too.

@@ -147,12 +147,12 @@ def _encoder_positions(stack: StackSpec, fault: ReportFault) -> None:
             fault(path, name, "pieces that do not read an encoder's positions: this stack has no encoder")
 
 
-def _projected(stack: StackSpec, fault: ReportFault) -> None:
+def _check_projected(stack: StackSpec, fault: ReportFault) -> None:
     if stack.projected and (stack.role != "cross-decoder" or not stack.attentions):
         fault("projected", True, "false outside a decoder with cross-attention")
 
 
-def _matched(stack: StackSpec, fault: ReportFault) -> None:
+def _check_matched(stack: StackSpec, fault: ReportFault) -> None:
     if stack.matched and stack.role != "cross-decoder":
         fault("matched", True, "false outside an encoder–decoder's decoder")
 
@@ -348,8 +348,8 @@ STACK_RULES: tuple[Callable[[StackSpec, ReportFault], None], ...] = (
     _tied_head,
     _extra_rows,
     _lora,
-    _projected,
-    _matched,
+    _check_projected,
+    _check_matched,
     _length,
     _features,
     _encoder_positions,

@@ -92,7 +92,7 @@ def _written(
 ) -> int:
     count = 0
     with parquet.ParquetWriter(part, _schema(sweep, wide), compression="zstd") as writer:
-        for batch in _computed(sweep, wide, executor, workers):
+        for batch in _compute_ahead(sweep, wide, executor, workers):
             writer.write_batch(batch, row_group_size=CHUNK)
             count += 1
             tell(min(1.0, count * CHUNK / sweep.points))
@@ -146,7 +146,7 @@ def _decimals(column: Any) -> object:
     return pa.Array.from_buffers(pa.decimal128(38), len(column), [None, pa.py_buffer(halves.tobytes())])
 
 
-def _computed(sweep: Sweep, wide: frozenset[str], executor: Executor | None, workers: int) -> Iterator[object]:
+def _compute_ahead(sweep: Sweep, wide: frozenset[str], executor: Executor | None, workers: int) -> Iterator[object]:
     """The chunks in their order, some of them computed ahead."""
     chunks = (sweep.points - 1) // CHUNK + 1
     ends = ((i * CHUNK, min((i + 1) * CHUNK, sweep.points)) for i in range(chunks))
@@ -157,7 +157,7 @@ def _computed(sweep: Sweep, wide: frozenset[str], executor: Executor | None, wor
             yield from (chunk(sweep, start, stop, wide) for start, stop in ends)
             return
         with processes(workers) as pool:
-            yield from _computed(sweep, wide, pool, workers)
+            yield from _compute_ahead(sweep, wide, pool, workers)
         return
     waiting: deque[Future[object]] = deque()
     ahead = AHEAD * max(workers, getattr(executor, "_max_workers", 1) or 1)

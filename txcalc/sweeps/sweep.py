@@ -282,7 +282,7 @@ class Sweep:
                 return rough.astype(np.int64)
             if keys < WRAPPED_KEYS and largest < WRAPPED_FIGURE and quantity.partition(".")[0] != "bytes":
                 try:
-                    return _unwrapped(read(quantity, np.int64), rough)
+                    return _unwrap(read(quantity, np.int64), rough)
                 except OverflowError:  # a constant of the model needs more than 63 bits
                     pass
             return read(quantity, object)
@@ -335,7 +335,7 @@ class Sweep:
             return self._last_model[1]
         model = self.base
         if changes:
-            raw = spec.changed(self.base.raw, changes)
+            raw = spec.change_keys(self.base.raw, changes)
             names = dict(zip(self.places, self.names, strict=True))
             resolved = resolve(raw, self.base.origin, names)
             model = Model(self.base.name, assemble(resolved), raw, resolved, self.base.origin)
@@ -364,7 +364,7 @@ def meaning(quantity: str) -> str:
     return f"{COLUMNS[what]}: of {kind.replace('_', ' ')}" if kind else COLUMNS[what]
 
 
-def _unwrapped(residue: Any, rough: Any) -> object:
+def _unwrap(residue: Any, rough: Any) -> object:
     """The numbers near `rough` that are `residue` modulo 2^64."""
     residue = residue.view(np.ndarray)
     missing = np.rint((rough - residue) / 2.0**64).astype(np.int64)

@@ -35,7 +35,7 @@ FAKE_ORACLES = {"saved", "traffic", "other", "memory", "transformers"}
 DEFAULT = ("parameters", "fvcore", "flops")
 
 
-def shortened(model: Model, layers: int) -> Model:
+def shorten(model: Model, layers: int) -> Model:
     """The model with only the first `layers` layers of each stack, noted in `layers_kept`. Errors: `InputError`."""
     layer_count = devices.n_layers(model)
     if not 1 <= layers <= layer_count:
@@ -56,7 +56,7 @@ def verify(
     device: str = "meta",
     dtype: torch.dtype = torch.float32,
 ) -> Verdict:
-    """The oracles' verdict on a model (`shortened` makes one with fewer layers).
+    """The oracles' verdict on a model (`shorten` makes one with fewer layers).
 
     On meta nothing is computed, so any size fits. On a device, modules have real weights and run at a few sizes.
     Errors: `UnknownName` for an oracle; `NoDevice`; `NotForAll` where `lengths` is "symbolic" and a trace fixes a size;
@@ -83,4 +83,4 @@ def verify(
     return verdict
 
 
-__all__ = ["DEFAULT", "ORACLES", "CheckedRow", "NoDevice", "NotForAll", "Verdict", "shortened", "verify"]
+__all__ = ["DEFAULT", "ORACLES", "CheckedRow", "NoDevice", "NotForAll", "Verdict", "shorten", "verify"]

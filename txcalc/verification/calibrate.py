@@ -199,13 +199,13 @@ def _run_rounds(
     prior = like.efficiency.without(PYTORCH) if like else None
     efficiency = _efficiency(plain, rates, launch_s, host_s, model_dtype, prior)
     calibrated, uncalibrated = replace(plain, calibration=efficiency, notes=notes), replace(plain, calibration=prior)
-    before = [expected(subject, step, uncalibrated) for step in sizes.steps]
-    after = [expected(subject, step, calibrated) for step in sizes.steps]
+    before = [achievable_seconds(subject, step, uncalibrated) for step in sizes.steps]
+    after = [achievable_seconds(subject, step, calibrated) for step in sizes.steps]
     checks = [StepCheck(str(s), b, a, t) for s, b, a, t in zip(sizes.steps, before, after, step_seconds, strict=True)]
     return Calibration(calibrated, rates, subject.model, model_dtype, checks, finished, [c for c in clocks if c])
 
 
-def expected(subject: DeviceModel, step: Load, accelerator: Accelerator) -> float:
+def achievable_seconds(subject: DeviceModel, step: Load, accelerator: Accelerator) -> float:
     """Achievable seconds of a step."""
     return rank_time(subject, accelerator).cost(workload(subject.model, step)).achievable
 
@@ -318,7 +318,7 @@ def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[R
 
 def _launch_count(tiny: DeviceModel, accelerator: Accelerator) -> float:
     """The number of kernel launches in a step of the tiny model."""
-    unit_launch = hardware.assumed().overlaid({"launch_s": 1e-6}, {})
+    unit_launch = hardware.default_efficiency().overlaid({"launch_s": 1e-6}, {})
     timer = rank_time(tiny, replace(accelerator, calibration=unit_launch))
     return timer.cost(workload(tiny.model, TINY_STEP)).launch / unit_launch.launch_s
 
@@ -350,7 +350,7 @@ def _efficiency(
     efficiency = (
         known.with_kernels(PYTORCH, flat, cited)
         if known
-        else hardware.assumed(accelerator.kernels).overlaid(flat, cited)
+        else hardware.default_efficiency(accelerator.kernels).overlaid(flat, cited)
     )
     curves = dict(efficiency.curves)
     for dtype in dtypes:

@@ -135,7 +135,7 @@ def _is_unread(config: Any, key: str, data: Mapping[str, object], type_names: Se
         return False
     if key not in vars(config):  # the class converted it, such as rope_theta to rope_parameters
         return False
-    if metadata.names(cls.model_type, key) or (key not in SPELLED and not metadata.unnamed(cls.model_type, key)):
+    if metadata.names(cls.model_type, key) or (key not in SPELLED and not metadata.is_unnamed(cls.model_type, key)):
         return False
     return not any(ignores(place, key, value) for place in type_names) and not _repeats(config, key, value, data)
 

@@ -24,14 +24,14 @@ ORACLE = "FlopCounterMode"
 Work = Callable[[nn.Module, tuple[Tensor, ...]], None]
 
 
-def _grouped(a: Any, b: Any, *_: object, **__: object) -> Any:
+def _grouped_product_flops(a: Any, b: Any, *_: object, **__: object) -> Any:
     """FLOPs of a grouped product of (M, K) or (G, M, K) with (K, N) or (G, K, N): G products where both have a
     dimension G; else the groups divide M, N or K between them."""
     groups = a[0] if len(a) == len(b) == 3 else 1
     return 2 * groups * a[-2] * a[-1] * b[-1]
 
 
-GROUPED = {torch.ops.aten._grouped_mm: _grouped}  # PyTorch's counter knows no grouped products
+GROUPED = {torch.ops.aten._grouped_mm: _grouped_product_flops}  # PyTorch's counter knows no grouped products
 
 
 class Count(FlopCounterMode):

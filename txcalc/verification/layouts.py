@@ -147,7 +147,7 @@ def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankPeak, affi
     for name in [*COMPARED, *sorted((predicted.keys() | total.keys()) - {*COMPARED})]:
         if name == "saved to route":
             continue
-        if name in ("saved", "saved again") and not all(_claimed(part, recipe) for part in models.values()):
+        if name in ("saved", "saved again") and not all(_claims_saved(part, recipe) for part in models.values()):
             continue
         if predicted[name] or total[name]:
             quantity = name.removesuffix(" bytes") + ("" if name in KINDS else ", bytes")
@@ -155,7 +155,7 @@ def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankPeak, affi
     yield from _affine(measured) if affine else ()
 
 
-def _claimed(model: Model, recipe: Recipe) -> bool:
+def _claims_saved(model: Model, recipe: Recipe) -> bool:
     """Whether the ledger claims all saved activations, except what experts save for routing."""
     ledger = model.ledger(recipe.micro_batch, recipe.local_tokens, keep_scores=recipe.keep_scores)
     return claims(ledger, ignored=("experts",))
@@ -225,7 +225,7 @@ def _notes(model: Model, recipe: Recipe, plan: Ranks) -> list[str]:
         "gathered weights, buffers, the loss's temporaries, the time of the peak, and reserved memory",
         "norms and attention save what their fused kernels save: the input and one or two fp32 numbers per row",
     ]
-    if not _claimed(model, recipe):
+    if not _claims_saved(model, recipe):
         notes.append("saved tensors: not compared, since those of a part of this model are only modelled")
     if recipe.layout.ep > 1:
         notes.append("ep: tokens are dispatched evenly to all experts; messages with token counts are left out")

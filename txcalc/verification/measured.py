@@ -33,7 +33,7 @@ def measured_model(source: nn.Module) -> Model:
     return MeasuredModel(name, tree, NoTables(name), description, "a module", (), (note,), net=net, takes=takes)
 
 
-def refused(name: str) -> InputError:
+def refuse(name: str) -> InputError:
     """The fault of asking for more than parameters and FLOPs."""
     mend = "load its config or a description for more; txcalc.trace(module) has formulas"
     return InputError(name, [f"is measured: only its parameters and FLOPs are known ({mend})"])
@@ -43,7 +43,7 @@ class NoDescription(Description):
     """The description of a measured module: only a name. Errors: `InputError` for any other key."""
 
     def __getattr__(self, key: str) -> Any:
-        raise AttributeError(key) if key.startswith("__") else refused(self.name)
+        raise AttributeError(key) if key.startswith("__") else refuse(self.name)
 
 
 class NoTables(Mapping[str, Num]):
@@ -53,13 +53,13 @@ class NoTables(Mapping[str, Num]):
         self.name = name
 
     def __getitem__(self, key: str) -> Any:
-        raise refused(self.name)
+        raise refuse(self.name)
 
     def __iter__(self) -> Iterator[str]:
-        raise refused(self.name)
+        raise refuse(self.name)
 
     def __len__(self) -> int:
-        raise refused(self.name)
+        raise refuse(self.name)
 
 
 class NoTree(Root):
@@ -68,7 +68,7 @@ class NoTree(Root):
     name: str
 
     def children(self) -> Iterator[Child]:
-        raise refused(self.name)
+        raise refuse(self.name)
 
 
 class MeasuredLeaf(Leaf):
@@ -147,7 +147,7 @@ class MeasuredModel(Model, frozen=True):
         if faults:
             raise InputError(self.name, faults)
         if work != Workload(batch, tokens, 0, tokens):
-            raise refused(self.name)
+            raise refuse(self.name)
         tensor = zeros_for(self.takes, {"B": batch, "T": tokens}, "meta")
         with torch.no_grad(), user_code():
             counter = flops.count(self.net, partial(run_module, self.name, self.net, [self.takes], [tensor]))

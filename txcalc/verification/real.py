@@ -200,7 +200,7 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Rank
     recorded, recomputed = Collectives(), set[nn.Module]()
     marker = partial(RecomputeMarker, recomputed)
     if layout.pp > 1:
-        nets, loss = _pipelined(model, recipe, full_net, mesh, rank, ids, labels, device, marker)
+        nets, loss = _run_pipeline(model, recipe, full_net, mesh, rank, ids, labels, device, marker)
     else:
         net = build_sharded(model, recipe, mesh, str(device), marker)
         _fill(net, dict(full_net.named_parameters()))
@@ -296,7 +296,7 @@ def full_name(name: str, first: str) -> str:
     return f"layers.{int(index) + int(first)}.{tail}"
 
 
-def _pipelined(
+def _run_pipeline(
     model: Model,
     recipe: Recipe,
     full_net: nn.Module,

@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 from txcalc.evidence.formulas import FIGURES, Formulas
 from txcalc.evidence.store import QuantityEvidence, Theorem, read, save, theorems_file
-from txcalc.evidence.structures import pieces, sized
+from txcalc.evidence.structures import pieces, with_numbers
 from txcalc.evidence.theorems import by_structure
 from txcalc.model import Model
 from txcalc.sources import files
@@ -18,7 +18,7 @@ from txcalc.verification.verdict import CheckedRow, Verdict, equal
 def proofs(model: Model, verdict: Verdict) -> dict[str, QuantityEvidence | None]:
     """A verdict's evidence for each quantity of a whole model; None if it was tested but not shown."""
     totals = {row.quantity: row for row in verdict.rows if row.path == "" and row.quantity in FIGURES}
-    formulas, evidence = Formulas(sized(model)), dict[str, QuantityEvidence | None]()
+    formulas, evidence = Formulas(with_numbers(model)), dict[str, QuantityEvidence | None]()
     for name, row in totals.items():
         evidence[name] = None
         if verdict.ok and _complete(model, row):
@@ -40,10 +40,10 @@ def store(results: Mapping[str, tuple[Model, Mapping[str, QuantityEvidence | Non
     """Stores evidence of models, by name, and removes evidence of quantities not shown. Leaves out what theorems of
     structures prove or measure as well."""
     path = theorems_file()
-    with files.locked(path):
+    with files.lock(path):
         theorems = read(path)
         for name, (model, evidence) in results.items():
-            key = sized(model).key
+            key = with_numbers(model).key
             before = theorems.pop(key).extra_quantities if key in theorems else {}
             by_theorem = by_structure([Formulas(unit) for unit in pieces(model)], tuple(evidence))
             extra = {

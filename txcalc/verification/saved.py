@@ -166,7 +166,7 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
     """Rows with the attention matrix saved (explicit products, on meta), and without (fused, on fake CPU tensors)."""
     for keep_scores in (True, False):
         quantity = "saved" + (", attention matrix kept" if keep_scores else ", fused attention")
-        trace = partial(_traced, subject, keep_scores)
+        trace = partial(_trace, subject, keep_scores)
         ledger, elements, symbols = subject.trace(trace, quantity, "meta" if keep_scores else "cpu")
         measured = subject.expand_layers(elements)
         reasons = _modelled_parts(ledger, measured)
@@ -178,7 +178,7 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
         subject.notes += _published_note(subject, ledger) if keep_scores and for_all else []
 
 
-def _traced(
+def _trace(
     subject: Subject, keep_scores: bool, symbols: Symbols | OneSize, letters: SizePoint
 ) -> tuple[Ledger, dict[str, Any], Symbols | OneSize]:
     """The ledger, elements saved by module, and the symbols of both."""

@@ -149,9 +149,9 @@ def prove_extra(
         _sum_masks: ("masked flops",),
         active.measure_active: (active.QUANTITY,),
     }
-    for form in (form for form in theorems.FORMS if theorems.touched(unit, form)):
-        attempts[partial(_prove_prompt, form=form)] = (theorems.formed("flops", form),)
-        attempts[partial(prove_decoding, form=form)] = (theorems.formed("flops with cache", form),)
+    for form in (form for form in theorems.FORMS if theorems.affects(unit, form)):
+        attempts[partial(_prove_prompt, form=form)] = (theorems.name_in_form("flops", form),)
+        attempts[partial(prove_decoding, form=form)] = (theorems.name_in_form("flops with cache", form),)
     for attempt, quantities in attempts.items():
         if set(quantities) <= set(known):
             continue
@@ -175,7 +175,7 @@ def prove_training(
 def _prove_prompt(unit: Unit, form: str) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
     """FLOPs of a forward pass in another form: only the last logits, or absorbed latents."""
     traced = [(trace, trace.forward) for trace in trace_steps(unit, backward=False, form=form)]
-    return _prove_flops(unit, theorems.formed("flops", form), traced)
+    return _prove_flops(unit, theorems.name_in_form("flops", form), traced)
 
 
 def _prove_flops(
@@ -320,7 +320,7 @@ def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, QuantityEviden
         rows += group_rows
         conditions |= dict.fromkeys(assumed)
     lengths = ", ".join(lengths_of(unit))
-    name = theorems.formed("flops with cache", form)
+    name = theorems.name_in_form("flops with cache", form)
     evidence = {} if form else {"cache": _proved(unit, "cache", f"all {lengths} ≥ 1, past ≥ 0", conditions)}
     return evidence | {name: _proved(unit, name, f"all {lengths}, past ≥ 1", conditions)}, rows
 
@@ -343,13 +343,13 @@ def _measure_pooled(unit: Unit, form: str) -> tuple[dict[str, QuantityEvidence],
             ledger = walk(root, Workload(2, tokens, past, NO_SOURCE, decoding=True, **_form_fields(form)))
             where = f"{past} past, {tokens} new, groups of {rate}, a window of {window}"
             for quantity, figure, measured, oracle in (
-                (theorems.formed("flops with cache", form), FLOPS, counter.by_module, ORACLE),
+                (theorems.name_in_form("flops with cache", form), FLOPS, counter.by_module, ORACLE),
                 ("cache", theorems.FIGURES["cache"].of, cache.elements(), DECODING),
             ):
                 rows += compare(ledger, figure, measured, quantity, oracle, where)
             rows += uncounted(counter.uncounted, ORACLE, where)
     domain = f"at {len({row.where for row in rows})} sizes around the ends of groups and windows"
-    quantities = [theorems.formed("flops with cache", form), *([] if form else ["cache"])]
+    quantities = [theorems.name_in_form("flops with cache", form), *([] if form else ["cache"])]
     return {name: measured_at(unit, name, domain) for name in quantities}, rows
 
 
@@ -371,7 +371,7 @@ def prove_passes(unit: Unit, orders: Sequence[Order], form: str = "") -> tuple[l
             where = ", ".join(
                 [*(f"{name} = 1" for name in ones), f"T = {work.tokens}", f"past = {work.past}", *at_window]
             )
-            quantity = theorems.formed("flops with cache" if work.decoding else "flops", form)
+            quantity = theorems.name_in_form("flops with cache" if work.decoding else "flops", form)
             ledger, cached = walk(symbols.tree(unit), work), symbols.read_all(cache.elements())
             rows += flops_rows(symbols, ledger, counter, quantity, where)
             rows += compare(ledger, lambda e: simplify(e.cache), cached, "cache", DECODING, where, for_all=True)

@@ -30,7 +30,7 @@ from txcalc.verification.verdict import as_number
 from txcalc.verification.workloads import (
     DeviceModel,
     Load,
-    deployed,
+    deployed_bytes,
     launches,
     overtaking,
     peak_memory,
@@ -295,7 +295,7 @@ def _fit_batch(subject: DeviceModel, load: Load) -> Load:
     free, batch = devices.free_bytes(subject.device) - devices.SPARE, load.batch
     while True:
         sized = load._replace(batch=batch)
-        needed = deployed(subject, sized) or subject.least_bytes(sized)
+        needed = deployed_bytes(subject, sized) or subject.least_bytes(sized)
         if needed <= free:
             return sized
         if batch == 1:

@@ -157,10 +157,10 @@ class Fakes(FakeTensorMode):
 
 def _contiguous(tensor: Tensor) -> bool:
     """Whether the strides alone show that a tensor is contiguous, for all values of the symbols."""
-    return _packed(tensor, reversed(range(tensor.dim())))
+    return _is_packed(tensor, reversed(range(tensor.dim())))
 
 
-def _packed(tensor: Tensor, axes: Iterable[int]) -> bool:
+def _is_packed(tensor: Tensor, axes: Iterable[int]) -> bool:
     """Whether a tensor has no gaps, and these axes are in the order of ascending strides."""
     expected: Any = 1
     for axis in axes:
@@ -213,7 +213,7 @@ def _elementwise(func: Any, operands: Sequence[Any]) -> Result | None:
     if (full and _contiguous(first)) or all(map(_contiguous, tensors)):
         return shape, first, None
     by_stride = sorted(range(first.dim()), key=lambda axis: _hint(first.stride(axis)))
-    return (shape, first, first.stride()) if full and _packed(first, by_stride) else None
+    return (shape, first, first.stride()) if full and _is_packed(first, by_stride) else None
 
 
 def _expression(size: Any) -> Expression:

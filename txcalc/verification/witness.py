@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from txcalc.checkpoint import Checkpoint, StoredTensor, check, folded
-from txcalc.evidence.structures import listed
+from txcalc.checkpoint import Checkpoint, StoredTensor, check, fold_names
+from txcalc.evidence.structures import listed_leaves
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.num import product
@@ -56,7 +56,7 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
         return
     for lacking in checked.missing:
         yield CheckedRow(lacking.path, "shape", str(lacking.shape), "nothing", False, ORACLE, where, lacking.copies)
-    for row in folded(checked.unexplained):
+    for row in fold_names(checked.unexplained):
         yield CheckedRow(row.name, "shape", "nothing", str(row.shape), False, ORACLE, where, row.size.tensors)
 
 
@@ -65,7 +65,7 @@ POINT = {"batch": 2, "tokens": 7, "source": 5}
 
 def lists_leaves(model: Model) -> bool:
     """Whether some leaves are listed one by one, without modules of their own."""
-    return any(True for _ in listed(model))
+    return any(True for _ in listed_leaves(model))
 
 
 def _compare_total(model: Model, ledger: Ledger, weights: Sequence[StoredTensor]) -> str:
@@ -106,7 +106,7 @@ def _flops(model: Model, notes: list[str], net: object, where: str) -> Iterator[
     """FLOPs of a forward pass at `POINT`, or at the shortest length for which its pieces hold."""
     point: dict[str, Any] = {
         **POINT,
-        "tokens": max([POINT["tokens"], *(piece["least"] for piece in listed(model))]),
+        "tokens": max([POINT["tokens"], *(piece["least"] for piece in listed_leaves(model))]),
         "source": POINT["source"] if model.has_encoder_apart and not model.reads_no_ids else None,
     }
     ledger = model.ledger(**point)

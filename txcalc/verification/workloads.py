@@ -213,12 +213,12 @@ def peak_memory(subject: DeviceModel, load: Load) -> Figure:
         measured=peak.peak,
         gap=_gap(predicted, peak),
         beside={} if peak.reserved is None else {UNUSED: peak.reserved - peak.peak},
-        planned=deployed(subject, load),
+        planned=deployed_bytes(subject, load),
         above={f"for what it computes ({_largest(predicted.added)})": predicted.peak - floor},
     )
 
 
-def deployed(subject: DeviceModel, load: Load) -> int | None:
+def deployed_bytes(subject: DeviceModel, load: Load) -> int | None:
     """Bytes that `deploy` reserves for a pass on one accelerator, without an engine's own: weights, pages of the cache,
     and the larger of activations and logits. None for a training step."""
     if load.kind == "training":

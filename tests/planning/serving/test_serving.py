@@ -19,7 +19,7 @@ from plans import plan
 import txcalc
 from txcalc import hardware, load
 from txcalc.errors import InputError
-from txcalc.hardware import Accelerator, assumed
+from txcalc.hardware import Accelerator, default_efficiency
 from txcalc.hardware.curves import PEAKS, SECONDS, SHARES, Curve, Efficiency, Link, untouched
 from txcalc.parts.part import Workload
 from txcalc.planning.layout import Group, Layout
@@ -35,7 +35,7 @@ from txcalc.planning.serving.speed import Serving, serve
 from txcalc.sources.presets import names
 
 ONE = Layout()
-PERFECT = assumed().overlaid(
+PERFECT = default_efficiency().overlaid(
     dict.fromkeys((*(f"matmul.{dtype}" for dtype in PEAKS), *SHARES), 1.0) | dict.fromkeys(SECONDS, 0.0), {}
 )
 

@@ -21,7 +21,7 @@ from txcalc.errors import InputError
 from txcalc.planning.layout import read_layout
 from txcalc.planning.machine import CONTEXT, Machine
 from txcalc.planning.training import Layout, Recipe, in_flight, memory, order, timeline
-from txcalc.planning.training.answer import Terms, Training, fewest, tokens_of
+from txcalc.planning.training.answer import Terms, Training, fewest_replicas, tokens_of
 from txcalc.planning.training.exchange import StageWeights
 from txcalc.planning.training.frameworks import FRAMEWORKS
 from txcalc.planning.training.layer_tables import LayerTables
@@ -282,10 +282,10 @@ def test_the_fewest_is_the_first_that_fits() -> None:
     alone = replace(recipe, layout=Layout(fsdp=1))
     for size in (sizes[n] for n in (1, 2, 5, 8, 9, 18)):
         first = next(n for n in sizes if sizes[n] <= size)
-        assert fewest(model, alone, size) == Layout(fsdp=first)
+        assert fewest_replicas(model, alone, size) == Layout(fsdp=first)
         replicas = (*(1, 2, 4), *range(8, 1000, 8))
-        assert fewest(model, recipe, size) == Layout(fsdp=next(n for n in replicas if n >= first))
-    assert fewest(model, recipe, 10_000) is None
+        assert fewest_replicas(model, recipe, size) == Layout(fsdp=next(n for n in replicas if n >= first))
+    assert fewest_replicas(model, recipe, 10_000) is None
 
 
 @pytest.mark.parametrize("node", [8, 6, None])

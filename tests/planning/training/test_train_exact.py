@@ -21,7 +21,7 @@ from txcalc.planning.machine import LINK_SHARE, NCCL, PCIE_4, SLOWED, Floor, Ker
 from txcalc.planning.training import Layout, Recipe, memory, order, profiles
 from txcalc.planning.training.activations import INPUTS, leaf_bytes, saved_activations, saved_by_kind
 from txcalc.planning.training.collectives import collectives
-from txcalc.planning.training.exchange import HOST_MEMORY, ProductTime, StageWeights, hosted
+from txcalc.planning.training.exchange import HOST_MEMORY, ProductTime, StageWeights, host_offload
 from txcalc.planning.training.memory import RankPeak, rank_of
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.parts import RankTree, in_letters
@@ -183,19 +183,19 @@ def rank(state: State, away: int = 0) -> RankPeak:
 def test_an_optimizer_s_state_in_the_host(layout: Layout, zero: int, link: int, processors: int) -> None:
     recipe = Recipe(layout, framework="deepspeed", zero=zero, offload="optimizer")
     hosts = [rank(State(40, 30, 50)), rank(State(4, 3, 5))]
-    assert hosted(recipe, hosts, 2, 0, 0) == (link / 2, processors / HOST_MEMORY)
+    assert host_offload(recipe, hosts, 2, 0, 0) == (link / 2, processors / HOST_MEMORY)
     tuned = [rank(State(400, 30, 50, adapters=40))]
-    assert hosted(recipe, tuned, 2, 0, 0) == (link / 2, processors / HOST_MEMORY)
+    assert host_offload(recipe, tuned, 2, 0, 0) == (link / 2, processors / HOST_MEMORY)
 
 
 def test_activations_in_the_host() -> None:
     """60 bytes at 2 per second each way, of which compute hides 10 s and 25 s, of each micro-batch."""
     recipe = Recipe(accumulation=3, offload="activations")
     hosts = [rank(State(40, 30, 50), away) for away in (60, 8)]
-    assert hosted(recipe, hosts, 2, 10, 25) == (3 * (20 + 5), 0)
-    assert hosted(recipe, hosts, 2, 31, 40) == (0, 0)
+    assert host_offload(recipe, hosts, 2, 10, 25) == (3 * (20 + 5), 0)
+    assert host_offload(recipe, hosts, 2, 31, 40) == (0, 0)
     both = replace(recipe, offload="optimizer+activations")
-    assert hosted(both, hosts, 2, 10, 25) == (35 + 75, 170 / HOST_MEMORY)
+    assert host_offload(both, hosts, 2, 10, 25) == (35 + 75, 170 / HOST_MEMORY)
 
 
 # Weights, gradients and optimizer state.

@@ -129,7 +129,7 @@ def test_blocks_of_the_first_phi(architecture: dict[str, Any], fine: bool) -> No
 
 @pytest.mark.parametrize("key", ["is_causal", "attention_chunk_size", "head_dims", "num_experts"])
 def test_a_key_that_the_code_names_is_a_fault_whatever_it_holds(key: str) -> None:
-    named = not metadata.unnamed("qwen3", key)
+    named = not metadata.is_unnamed("qwen3", key)
     assert named == (key in ("is_causal", "attention_chunk_size"))
     if named:
         with pytest.raises(InputError, match=key):
@@ -163,7 +163,7 @@ def test_a_file_without_a_type_is_asked_about_by_its_keys(keys: str, like: str) 
 
 
 def test_keys_of_types_whose_code_is_not_known_are_faults() -> None:
-    assert not metadata.unnamed("kimi_k2", "anything") and not metadata.unnamed("", "anything")
+    assert not metadata.is_unnamed("kimi_k2", "anything") and not metadata.is_unnamed("", "anything")
 
 
 def test_ignore(tmp_path: Path) -> None:

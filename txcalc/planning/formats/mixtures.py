@@ -106,7 +106,7 @@ def mixture(model: Model, name: str) -> Format | None:
     short = plain(name)
     if short == "mxfp4_moe":
         # Tensors of three dimensions, experts and a latent's expansions, are in MXFP4.
-        return _mixed(model, short, lambda entry, _: ["mxfp4" if _stacked(entry) else "q8_0"])
+        return _mix(model, short, lambda entry, _: ["mxfp4" if _is_stacked(entry) else "q8_0"])
     if short not in MIXTURES:
         return None
     rules, (stack, layer) = MIXTURES[short], _shape(model)
@@ -145,7 +145,7 @@ def mixture(model: Model, name: str) -> Format | None:
         more_bits = role == "v" and is_70b
         return ["q5_k" if more_bits and kind in ("q3_k", "q4_k") else kind for kind in types]
 
-    return _mixed(model, short, choose)
+    return _mix(model, short, choose)
 
 
 @cache
@@ -185,7 +185,7 @@ def _fixed_type(name: str) -> str | None:
     return next((kind for end, kind in _DATA["kept"].items() if name.endswith(end)), None)
 
 
-def _stacked(entry: Entry) -> bool:
+def _is_stacked(entry: Entry) -> bool:
     return entry.kind == "experts" or "attn_kv_b" in _tensors(entry.name)
 
 
@@ -207,7 +207,7 @@ def _fitting(kind: str, columns: int, head: bool) -> Format:
     return FORMATS["fp16"]
 
 
-def _mixed(model: Model, name: str, choose: Callable[[Entry, Numbers], list[str]]) -> Format:
+def _mix(model: Model, name: str, choose: Callable[[Entry, Numbers], list[str]]) -> Format:
     """The format with the types from `choose`: one per layer of an entry, or one for all."""
     tied, mxfp4_experts = bool(_shape(model)[0].head.tied), _in_mxfp4(model)
 

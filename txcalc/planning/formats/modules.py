@@ -87,9 +87,9 @@ class Modules:
         self.single: dict[str, set[str]] = {}  # patterns of single experts, with the experts' indices
         for text in patterns:
             if text.startswith("re:"):
-                self.patterns.append(_compiled(text[3:]))
+                self.patterns.append(_compile(text[3:]))
             elif "*" in text:
-                self.patterns.append(_compiled(re.escape(text).replace(r"\*", ".*") + r"(?:\.|$)"))
+                self.patterns.append(_compile(re.escape(text).replace(r"\*", ".*") + r"(?:\.|$)"))
             elif short := _local_name(text, tower):
                 if expert := re.search(r"(?<=experts\.)\d+(?![^.])", short):
                     short = f"{short[: expert.start()]}*{short[expert.end() :]}"
@@ -182,7 +182,7 @@ def _partial(fault: str) -> InputError:
     return InputError(WHERE, [f"{fault}; all of a layer have one format here (--weights FORMAT counts one for all)"])
 
 
-def _named(paths: tuple[str, ...], layer: bool) -> list[str]:
+def _layer_names(paths: tuple[str, ...], layer: bool) -> list[str]:
     """The names from `layers` on; # is a layer's number."""
     return [f"layers.#.{name}" for name in paths] if layer else list(paths)
 
@@ -191,7 +191,7 @@ def _named(paths: tuple[str, ...], layer: bool) -> list[str]:
 def _runs(paths: tuple[str, ...], layer: bool) -> frozenset[str]:
     """All contiguous parts of the names, any of which a list may contain."""
     runs: set[str] = set()
-    for steps in (name.split(".") for name in _named(paths, layer)):
+    for steps in (name.split(".") for name in _layer_names(paths, layer)):
         runs.update([".".join(steps[i:j]) for i, j in combinations(range(len(steps) + 1), 2)])
     return frozenset(runs)
 
@@ -199,7 +199,7 @@ def _runs(paths: tuple[str, ...], layer: bool) -> frozenset[str]:
 @cache
 def _full(paths: tuple[str, ...], layer: bool) -> tuple[str, ...]:
     """The full names, with every prefix that expressions may match."""
-    names = _named(paths, layer)
+    names = _layer_names(paths, layer)
     full = [f"{prefix}.{name}" for prefix in PREFIXES for name in names]
     return tuple(full if layer else [*names, *full])
 
@@ -229,7 +229,7 @@ def _too_many_trials() -> InputError:
     return InputError(WHERE, ["has expressions of modules with too many repetitions: they may run forever"])
 
 
-def _compiled(text: str) -> re.Pattern[str]:
+def _compile(text: str) -> re.Pattern[str]:
     try:
         with warnings.catch_warnings():  # [[ is reserved for nested sets
             warnings.simplefilter("ignore", FutureWarning)

@@ -56,8 +56,8 @@ def weights_of(model: Model, name: str) -> Format:
     """
     short = plain(name)
     if short == NATIVE:
-        return _agreed(model, quantised.native(model))
-    if (form := quantised.published(model, short) or mixtures.mixture(model, short)) is not None:
+        return _compare_stored(model, quantised.native(model))
+    if (form := quantised.published_checkpoint(model, short) or mixtures.mixture(model, short)) is not None:
         return form
     return covering(format_of(name), {entry.kind for entry in model.entries})
 
@@ -67,7 +67,7 @@ def weights_of(model: Model, name: str) -> Format:
 TOLERANCE = 0.02
 
 
-def _agreed(model: Model, native: Format) -> Format:
+def _compare_stored(model: Model, native: Format) -> Format:
     """The weights as published, compared with the checkpoint in the config's folder. Errors: `InputError` if only one
     of the two is quantised, or if the tensors' bytes differ from those of the `quantization_config`."""
     if model.checkpoint is None or model.checkpoint.stored.form == "gguf":

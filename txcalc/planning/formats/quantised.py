@@ -32,13 +32,13 @@ def native(model: Model) -> Format:
     if model.checkpoint and model.checkpoint.stored.form == "gguf":
         return stored(model)
     config = model.description.quantization
-    return FORMATS[dtype] if config is None else configured(model, config, FORMATS[dtype].bits)
+    return FORMATS[dtype] if config is None else from_config(model, config, FORMATS[dtype].bits)
 
 
-def published(model: Model, name: str) -> Format | None:
+def published_checkpoint(model: Model, name: str) -> Format | None:
     """The makers' published checkpoint in this format; None if there is none."""
     config = model.description.variants.get(name)
-    return None if config is None else configured(model, config, FORMATS[model.description.dtype].bits)
+    return None if config is None else from_config(model, config, FORMATS[model.description.dtype].bits)
 
 
 def cache_published(model: Model) -> str:
@@ -51,7 +51,7 @@ def cache_published(model: Model) -> str:
     return {"FP8": "fp8", "INT8": "int8", "NVFP4": "fp4"}.get(algorithm.upper(), "")
 
 
-def configured(model: Model, config: Config, wide: int = 16) -> Format:
+def from_config(model: Model, config: Config, wide: int = 16) -> Format:
     """A model's matrices as a `quantization_config` stores them. Errors: `InputError`."""
     if (expert_dtype := config.get("expert_dtype")) not in (None, "fp8", "fp4"):
         mend = "--weights fp8 or another format counts one for all"
@@ -90,7 +90,7 @@ def _digits(numbers: tuple[int | None, ...]) -> list[int | None]:
     return [number and len(str(number)) for number in numbers]
 
 
-def _routed(entry: Entry, _: int | None) -> bool:
+def _is_routed(entry: Entry, _: int | None) -> bool:
     return entry.kind in EXPERTS
 
 
@@ -136,7 +136,7 @@ class _Config(Schemes):
         if fp4_experts:
             yield (_mixing, FORMATS["fp32"])
             yield (_pooling, None)
-            yield (_routed, FORMATS["mxfp4"])
+            yield (_is_routed, FORMATS["mxfp4"])
         if micro := self.method == "mxfp8":  # a microscaling format: an exponent for 32 elements of a row
             block = [1, 32] if block is None else block
         static = self.raw.get("activation_scheme") == "static"  # inputs then also have a scale
@@ -327,7 +327,7 @@ MXFP8 = Format("fp8-g32", 8, LAYERS, "OCP's MXFP8: an 8-bit scale for every 32",
 READERS: Mapping[str, Callable[[_Config], Iterator[Rule]]] = {
     "fp8": _Config.fp8,
     "fbgemm-fp8": lambda _: iter([(linear, Format("fp8", 8, LAYERS, "fbgemm: an fp32 scale per row", "fp8", row=32))]),
-    "mxfp4": lambda _: iter([(_routed, FORMATS["mxfp4"])]),
+    "mxfp4": lambda _: iter([(_is_routed, FORMATS["mxfp4"])]),
     "awq": _Config.awq,
     "gptq": _Config.gptq,
     "auto-round": _Config.rounded,

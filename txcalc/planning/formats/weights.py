@@ -281,7 +281,7 @@ class Mixed(Format, frozen=True, dict=True):
             if not any(forms):
                 continue
             choices.setdefault(entry.name, []).append((numbers, forms))
-            counts = [(forms[0], len(numbers))] if len(forms) == 1 else [*_counted(forms).items()]
+            counts = [(forms[0], len(numbers))] if len(forms) == 1 else [*_layers_by_format(forms).items()]
             parts[entry.name, numbers] = counts
             for form, number in counts:
                 if form:
@@ -305,7 +305,7 @@ class Mixed(Format, frozen=True, dict=True):
         key = entry.name, entry.owners
         if key not in self._parts:
             row = self.table[entry.name]
-            self._parts[key] = list(_counted([row.get(number) for number in key[1]]).items())
+            self._parts[key] = list(_layers_by_format([row.get(number) for number in key[1]]).items())
         return self._parts[key]
 
     def stores(self, weight: Weight, entry: Entry) -> bool:
@@ -321,7 +321,7 @@ class Mixed(Format, frozen=True, dict=True):
         return form.dtype if form else None
 
 
-def _counted(forms: Forms) -> dict[Format | None, int]:
+def _layers_by_format(forms: Forms) -> dict[Format | None, int]:
     """The number of layers of each format."""
     return {forms[0]: len(forms)} if len(set(map(id, forms))) == 1 else Counter(forms)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from txcalc.planning.gradients import training_flops as training_flops
 from txcalc.planning.layout import Layout as Layout
-from txcalc.planning.training.answer import fewest as fewest, largest as largest
+from txcalc.planning.training.answer import fewest_replicas as fewest_replicas, largest as largest
 from txcalc.planning.training.memory import Ranks as Ranks, memory as memory, rank_of as rank_of
 from txcalc.planning.training.recipe import Recipe as Recipe
 from txcalc.planning.training.timeline import in_flight as in_flight, order as order

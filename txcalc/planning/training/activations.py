@@ -33,7 +33,7 @@ def saved_activations(piece: StagePiece, recipe: Recipe, width: int) -> SavedAct
     numbers = recomputed(piece, recipe)
     sizes = [(leaf, leaf_bytes(leaf, recipe)) for leaf in piece.leaves]
     outside = sum(size for leaf, size in sizes if not leaf.layers)
-    folded = _folded(layers, piece)
+    folded = _first_equal(layers, piece)
     layer_bytes = {i: sum(size // len(h.layers) for h, size in sizes if i in h.layers) for i in {*folded.values()}}
     by_layer = {i: layer_bytes[first] for i, first in folded.items()}
     input_bytes = _block_inputs(piece, recipe, width)
@@ -88,7 +88,7 @@ def recomputed(piece: StagePiece, recipe: Recipe) -> frozenset[int]:
     return recipe.recomputed(1 + max((i for leaf in piece.leaves for i in leaf.layers), default=-1))
 
 
-def _folded(layers: Iterable[int], piece: StagePiece) -> dict[int, int]:
+def _first_equal(layers: Iterable[int], piece: StagePiece) -> dict[int, int]:
     """Each layer's index → the first layer equal to it."""
     first: dict[int, int] = {}
     for equal_layers in dict.fromkeys(leaf.layers for leaf in piece.leaves):

@@ -25,7 +25,7 @@ from txcalc.planning.memory import has_frozen_weights
 from txcalc.planning.training.memory import RankPeak, Ranks, memory, rank_of
 from txcalc.planning.training.recipe import LONGEST, MOST, Recipe
 from txcalc.planning.training.stages import Pipeline
-from txcalc.planning.training.states import tensors, unshared
+from txcalc.planning.training.states import find_unshardable, tensors
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.planning.utilisation import REPORTED, MeasuredRate, Utilisation, utilisation
 
@@ -288,7 +288,7 @@ def train(
     limits = (
         largest(model, recipe, "micro_batch", space),
         largest(model, recipe, "tokens", space),
-        fewest(model, recipe, space),
+        fewest_replicas(model, recipe, space),
     )
     rank_peak = None if rank is None else rank_of(model, recipe, rank)
     return Training(
@@ -308,7 +308,7 @@ def train(
 
 
 INTERPOLATIONS = 8  # linear interpolations before bisection
-MAX_GPUS = 1 << 14  # of the layouts with more replicas that `fewest` tries
+MAX_GPUS = 1 << 14  # of the layouts with more replicas that `fewest_replicas` tries
 
 
 def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
@@ -325,7 +325,7 @@ def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
     return step * last_within(reserved, max(1, longest // step), capacity)
 
 
-def fewest(model: Model, recipe: Recipe, capacity: int) -> Layout | None:
+def fewest_replicas(model: Model, recipe: Recipe, capacity: int) -> Layout | None:
     """The same sharding with the fewest replicas whose fullest GPU reserves at most `capacity` bytes: with divisors of
     dp and fsdp, else with multiples of the degree that shards state (fsdp, or dp with ZeRO); None if none does. Skips
     layouts that the model or the recipe does not allow."""
@@ -357,7 +357,7 @@ def _with_more_shards(model: Model, recipe: Recipe, fits: Callable[[Layout], boo
     weights = (tensor for piece in Pipeline(model, recipe).pieces for tensor in tensors(piece, recipe))
     experts = {tensor.shape[:2]: tensor for tensor in weights if tensor.expert}.values()
     multiples = (layout.replace(**{axis: getattr(layout, axis) * n}) for n in range(2, MAX_GPUS // layout.gpus + 1))
-    layouts = [candidate for candidate in multiples if not unshared(experts, replace(recipe, layout=candidate))]
+    layouts = [candidate for candidate in multiples if not find_unshardable(experts, replace(recipe, layout=candidate))]
     index = bisect_left(layouts, True, key=fits)  # more ranks hold less each
     return layouts[index] if index < len(layouts) else None
 

@@ -24,7 +24,7 @@ from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece
-from txcalc.planning.training.states import RankTensor, sharers, stacked, tensors
+from txcalc.planning.training.states import RankTensor, sharers, stacked_experts, tensors
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 TWIN = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}  # kind in backward; other kinds do not change
@@ -107,7 +107,7 @@ def partial_gradients(piece: StagePiece, recipe: Recipe) -> Iterator[PartialGrad
         if not leaf.learns:
             continue
         axis, ways = ("etp", layout.expert_ways) if leaf.entry.routed else ("tp", layout.tp)
-        experts = stacked(leaf.entry, recipe.rules)
+        experts = stacked_experts(leaf.entry, recipe.rules)
         for weight, (_, _, split_axis) in zip(leaf.entry.leaf.weights(), leaf.axes(), strict=True) if ways > 1 else ():
             if leaf.entry.routed:
                 partial = split_axis is None

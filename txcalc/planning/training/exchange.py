@@ -275,7 +275,7 @@ class Hosted(NamedTuple):
     processors: float
 
 
-def hosted(recipe: Recipe, ranks: Sequence[Peak], link: int, forward: float, backward: float) -> Hosted:
+def host_offload(recipe: Recipe, ranks: Sequence[Peak], link: int, forward: float, backward: float) -> Hosted:
     """Offloading to host memory, modelled. `forward` and `backward`: seconds of a micro-batch's compute, which overlap
     with the transfer of activations.
 

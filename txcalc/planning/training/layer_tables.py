@@ -25,12 +25,12 @@ from txcalc.planning.machine import Kernels, Machine
 from txcalc.planning.training import timeline
 from txcalc.planning.training.activations import SavedActivations, leaf_bytes, saved_activations
 from txcalc.planning.training.collectives import stage_message
-from txcalc.planning.training.exchange import Exchange, StageWeights, hosted, replicated_elements, weight_sizes
+from txcalc.planning.training.exchange import Exchange, StageWeights, host_offload, replicated_elements, weight_sizes
 from txcalc.planning.training.memory import Peak, peak_of
 from txcalc.planning.training.profiles import PassSizes, WeightGroups
 from txcalc.planning.training.recipe import BEHIND, Recipe
 from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece, head_elements
-from txcalc.planning.training.states import RankTensor, State, sharers, states, tensors, unshared
+from txcalc.planning.training.states import RankTensor, State, find_unshardable, sharers, states, tensors
 from txcalc.planning.training.step import StepTimer
 from txcalc.planning.training.timeline import PieceTime
 
@@ -170,7 +170,7 @@ class LayerTables:
             waits=self.machine.waits,
         )
         exchange, (forward, backward) = Exchange(recipe, self.machine), times[slowest].passes
-        waited = sum(hosted(recipe, peaks, self.machine.host, forward, backward))
+        waited = sum(host_offload(recipe, peaks, self.machine.host, forward, backward))
         updated = 0.0
         if not recipe.offloads("optimizer"):
             updated = exchange.optimizer((stage.state for stage in stages), self.kernels)
@@ -197,7 +197,7 @@ class LayerTables:
         if key not in self._stages:
             table, last = self.layer_table(recipe), recipe.layout.pp - 1
             self._stages[key] = []
-            if table and not unshared(table.tensors(recipe), recipe):
+            if table and not find_unshardable(table.tensors(recipe), recipe):
                 numbers = (0, last) if table.first_common == 0 else (0, self._common_stage(recipe, table), last)
                 self._stages[key] = [self.stage_table(recipe, table, number) for number in dict.fromkeys(numbers)]
         return self._stages[key]

@@ -18,7 +18,7 @@ from txcalc.planning.training.frameworks import FRAMEWORKS, Framework
 from txcalc.planning.training.memory import RankPeak, memory
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, residual_leaves
-from txcalc.planning.training.states import optimizer_bytes, rank_weights, stacked, states
+from txcalc.planning.training.states import optimizer_bytes, rank_weights, stacked_experts, states
 
 
 class StepCosts(NamedTuple):
@@ -175,7 +175,7 @@ def rank_tensors(
 ) -> list[tuple[Any, tuple[Any, ...]]]:
     """For each of a leaf's weights, the number of tensors on the first rank, and their shape there with `shards` ranks
     (see `states`); `value` evaluates an expression in letters. An expert that is not stacked is sharded by rows."""
-    experts, stacks = stacked(entry, rules), entry.routed and rules.stacks
+    experts, stacks = stacked_experts(entry, rules), entry.routed and rules.stacks
     axis, tensors = int(stacks and value(shards) > value(experts)), []
     for weight in entry.leaf.weights():
         shape = (experts, *weight.shape) if stacks else weight.shape

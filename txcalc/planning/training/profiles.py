@@ -103,7 +103,7 @@ def moments(recipe: Recipe, sizes: PassSizes, groups: WeightGroups, state: State
         return _megatron(recipe, sizes, state, width)
     if recipe.shards > 1:
         return _fsdp2(recipe, groups, state, loss)
-    return _unsharded(recipe, groups.learning, state, loss, gathering(recipe, sizes.positions, width))
+    return _unsharded_profile(recipe, groups.learning, state, loss, gathering(recipe, sizes.positions, width))
 
 
 def gathering(recipe: Recipe, positions: int, width: int) -> int:
@@ -212,7 +212,7 @@ def _groups(tensors: Iterable[RankTensor]) -> tuple[int, dict[int, int]]:
     return root, blocks
 
 
-def _unsharded(recipe: Recipe, learning: int, state: State, loss: int, buffers: int) -> dict[str, Moment]:
+def _unsharded_profile(recipe: Recipe, learning: int, state: State, loss: int, buffers: int) -> dict[str, Moment]:
     """Unsharded weights on every rank, or gathered ones with DeepSpeed's stage 3. Gradients exist at every moment if
     they are in buffers or accumulated. In addition to fp32 buffers, autograd makes gradients in the weights' dtype, and
     DistributedDataParallel's buckets copy them; nanotron uses it only with zero=0."""

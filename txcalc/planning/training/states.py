@@ -104,11 +104,11 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
                 reads=reads,
             )
             if tensor.expert and recipe.rules.stacks:
-                tensor = _stack(tensor, stacked(leaf.entry, recipe.rules), recipe)
+                tensor = _stack(tensor, stacked_experts(leaf.entry, recipe.rules), recipe)
             yield tensor
 
 
-def stacked(entry: Entry, rules: Framework) -> Num:
+def stacked_experts(entry: Entry, rules: Framework) -> Num:
     """The number of experts stacked in one tensor on a rank; 1 without stacking."""
     return product([step.times for step in entry.steps if step.duty == "expert" and rules.stacks])
 
@@ -125,7 +125,7 @@ def _stack(tensor: RankTensor, experts: int, recipe: Recipe) -> RankTensor:
 def rank_weights(pieces: Sequence[StagePiece], recipe: Recipe, rank: int = 0) -> list[list[RankTensor]]:
     """The weights of each of a rank's pieces. Errors: `InputError` if FSDP cannot shard stacked experts."""
     weights = [list(tensors(piece, recipe, rank)) for piece in pieces]
-    if stack := unshared((tensor for piece_weights in weights for tensor in piece_weights), recipe):
+    if stack := find_unshardable((tensor for piece_weights in weights for tensor in piece_weights), recipe):
         experts, rows = stack.shape[:2]
         ways = sharers(recipe, True)
         expected = f"at most {experts} ranks for {experts} experts, not {ways}, or a divisor of their {rows:,} rows"
@@ -133,7 +133,7 @@ def rank_weights(pieces: Sequence[StagePiece], recipe: Recipe, rank: int = 0) ->
     return weights
 
 
-def unshared(weights: Iterable[RankTensor], recipe: Recipe) -> RankTensor | None:
+def find_unshardable(weights: Iterable[RankTensor], recipe: Recipe) -> RankTensor | None:
     """The first tensor of stacked experts that FSDP can shard neither by expert nor by rows."""
     ways = sharers(recipe, True)
     stacks = (tensor for tensor in weights if tensor.expert and recipe.rules.stacks and not tensor.adapter)

@@ -32,7 +32,7 @@ from txcalc.planning.machine import Floor, Kernels, LibrarySource, Machine, Mess
 from txcalc.planning.training import timeline
 from txcalc.planning.training.activations import recomputed
 from txcalc.planning.training.collectives import TWIN, Messages, muon_replicas
-from txcalc.planning.training.exchange import Exchange, ProductTime, StageWeights, hosted, repeats_gather, waits
+from txcalc.planning.training.exchange import Exchange, ProductTime, StageWeights, host_offload, repeats_gather, waits
 from txcalc.planning.training.memory import Ranks
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
@@ -316,7 +316,7 @@ class StepTimer(Messages):
         forward, backward = sum(work.total.forward for work in works), sum(work.total.backward for work in works)
         exchange = self.exchange.exposed(weights, self.kernels, forward, sum(work.seconds for work in works) - forward)
         spent["weights and gradients"] = exchange
-        waited = hosted(recipe, plan.ranks, self.machine.host, forward, backward)
+        waited = host_offload(recipe, plan.ranks, self.machine.host, forward, backward)
         spent["to and from the host"], spent["optimizer, on the host"] = waited
         spent["optimizer"] = 0.0
         if not recipe.offloads("optimizer"):

@@ -97,7 +97,7 @@ def simulate(recipe: Recipe, pieces: Sequence[PieceTime], waits: tuple[float, fl
         while positions[rank] < len(table):
             action = table[positions[rank]]
             n = numbers[rank][action.piece]
-            needed = _needed(action, n, last)
+            needed = _prerequisite(action, n, last)
             start = clock
             if needed:
                 if needed not in end_times:
@@ -143,7 +143,7 @@ def number(recipe: Recipe, rank: int, piece: int) -> int:
     return piece * stages + rank
 
 
-def _needed(action: Action, n: int, last: int) -> tuple[str, int, int] | None:
+def _prerequisite(action: Action, n: int, last: int) -> tuple[str, int, int] | None:
     """The event that must have ended: a forward needs the previous piece's, a gradient the next piece's."""
     if action.kind == "F":
         return ("F", n - 1, action.batch) if n else None

@@ -32,7 +32,7 @@ from txcalc.sources.huggingface.families import (
     reader,
 )
 from txcalc.sources.huggingface.heads import class_of, named_after
-from txcalc.sources.huggingface.keys import bare, printable
+from txcalc.sources.huggingface.keys import letters_of, printable
 from txcalc.sources.huggingface.transformers_metadata import IGNORED_KEYS, is_neutral
 
 MAX_BYTES = 1 << 24
@@ -63,14 +63,14 @@ def read(source: str | Path, ignore: Sequence[str] = ()) -> Description:
 def parsed_file(source: str | Path) -> tuple[Any, str, str]:
     """The JSON of a config.json (`source` as in `read`), the name that errors give it, and a name for the model."""
     if source == "-":
-        return parsed(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input"), "standard input", ""
+        return parse_json(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input"), "standard input", ""
     if not str(source).strip():
         raise InputError("source", ["is empty, expected a config.json"])
     path = Path(source)
     path = path / "config.json" if path.is_dir() else path
     data = files.read(path, MAX_BYTES)
     name = path.resolve().parent.name if path.name in ("config.json", "params.json") else path.stem
-    return _with_quantiser_file(parsed(data, str(path)), path), str(path), name
+    return _with_quantiser_file(parse_json(data, str(path)), path), str(path), name
 
 
 def _with_quantiser_file(data: object, path: Path) -> object:
@@ -79,14 +79,14 @@ def _with_quantiser_file(data: object, path: Path) -> object:
         return data
     for name, method in QUANTISER_FILES.items():
         if (file := path.with_name(name)).is_file():
-            settings = parsed(files.read(file, MAX_BYTES), str(file))
+            settings = parse_json(files.read(file, MAX_BYTES), str(file))
             if not isinstance(settings, Mapping):
                 raise InputError(str(file), [f"holds {quote(settings)}, expected an object"])
             return {**data, "quantization_config": {"quant_method": method, **settings}}
     return data
 
 
-def parsed(data: bytes, where: str) -> Any:
+def parse_json(data: bytes, where: str) -> Any:
     """The JSON of a file. Errors: `InputError` with one line."""
     if len(data) > MAX_BYTES:
         raise InputError(where, [f"is larger than {MAX_BYTES:,} bytes, expected a config.json"])
@@ -115,7 +115,7 @@ def describe(data: object, where: str = "config.json", name: str = "", ignore: S
     if not isinstance(data, Mapping):
         raise InputError(where, [f"holds {quote(NULL if data is None else data)}, expected an object with model_type"])
     part = language_part(data) if "model_type" in ignore else ""
-    data, left_out = without(data, where, ignore)
+    data, left_out = drop_keys(data, where, ignore)
     if part:
         shared = {key: data[key] for key in ("tie_word_embeddings", "torch_dtype", "dtype", *QUANTISED) if key in data}
         data = {**shared, **{key: value for key, value in data[part].items() if value is not None or key not in shared}}
@@ -156,7 +156,7 @@ def _read(c: Config, where: str) -> tuple[Config, Raw]:
     return c, raw
 
 
-def without(data: Table, where: str, ignore: Sequence[str]) -> tuple[Table, list[str]]:
+def drop_keys(data: Table, where: str, ignore: Sequence[str]) -> tuple[Table, list[str]]:
     """A config without the keys that the user wants ignored, and a note for each. Errors: `InputError` for a missing
     key."""
     notes: list[str] = []
@@ -181,12 +181,12 @@ LANGUAGE = ("text_config", "llm_config", "language_config", "lm_config", "langua
 
 def language_part(data: Table) -> str:
     """In a config of a type that is not supported, the key of a language model's config that is; "" if it has none."""
-    if _named(data) in {*READERS, *WRAPPERS}:
+    if _named_type(data) in {*READERS, *WRAPPERS}:
         return ""
-    return next((key for key in LANGUAGE if _named(data.get(key)) in READERS), "")
+    return next((key for key in LANGUAGE if _named_type(data.get(key)) in READERS), "")
 
 
-def _named(data: object) -> str:
+def _named_type(data: object) -> str:
     """The model type that a config names, or ""."""
     name = data.get("model_type") if isinstance(data, Mapping) else None
     return name if isinstance(name, str) else ""
@@ -209,7 +209,7 @@ def _mpt_gqa(data: Table) -> bool:
 # test in words.
 TYPES_BY_KEYS: tuple[tuple[str, str | None, Callable[[Table], Any], str], ...] = (
     ("eagle3", None,
-     lambda of: "draft_vocab_size" in of and bare(class_of(of) or "") == "llamaforcausallm",
+     lambda of: "draft_vocab_size" in of and letters_of(class_of(of) or "") == "llamaforcausallm",
      "only such drafts have draft_vocab_size"),
     ("albef", None,
      lambda of: of.keys() >= {"fusion_layer", "encoder_width"} and of.get("add_cross_attention") is None,
@@ -244,7 +244,7 @@ def _foreign(data: Table, name: str) -> bool:
         _OLD_KEYS, *(row.get("ignore", "").split() for row in IGNORED_KEYS.get(name, ()))
     )
     keys = (key for key, value in data.items() if value not in ([], {}) and not is_neutral(key, value))
-    return any(key not in expected and metadata.unnamed(name, key) for key in keys)
+    return any(key not in expected and metadata.is_unnamed(name, key) for key in keys)
 
 
 def type_of(data: Table, where: str) -> tuple[str, list[str]]:
@@ -252,8 +252,8 @@ def type_of(data: Table, where: str) -> tuple[str, list[str]]:
     type, and some have a type that no library knows. Errors: `InputError`."""
     model_type, cls = data.get("model_type"), class_of(data) or ""
     whole = model_type in (None, *WRAPPERS) and isinstance(data.get("text_config"), Mapping)
-    if bare(cls) in BY_CLASS and model_type != BY_CLASS[bare(cls)] and not whole:
-        return BY_CLASS[bare(cls)], [f"model_type = {BY_CLASS[bare(cls)]!r}, which has the class {cls}"]
+    if letters_of(cls) in BY_CLASS and model_type != BY_CLASS[letters_of(cls)] and not whole:
+        return BY_CLASS[letters_of(cls)], [f"model_type = {BY_CLASS[letters_of(cls)]!r}, which has the class {cls}"]
     for reader_type, shared, fits, why in TYPES_BY_KEYS:
         if shared in (None, model_type) and fits(data):
             return reader_type, [f"model_type = '{reader_type}': {why}"]
@@ -265,9 +265,9 @@ def type_of(data: Table, where: str) -> tuple[str, list[str]]:
             return model_type, []
     types = [kind for kind in metadata.types_of(RENAMED.get(cls, cls)) if kind in READERS or kind in WRAPPERS]
     if model_type is None:
-        types += [kind for kind, (at, _) in READERS.items() if at in PUBLISHED and bare(cls) in named_after(kind)]
+        types += [kind for kind, (at, _) in READERS.items() if at in PUBLISHED and letters_of(cls) in named_after(kind)]
     if len(types) > 1:
-        types = [kind for kind in types if bare(cls).startswith(bare(kind))]
+        types = [kind for kind in types if letters_of(cls).startswith(letters_of(kind))]
     if len(types) == 1:
         return types[0], [f"model_type = {types[0]!r}, which has the class {cls}"]
     if not isinstance(model_type, str) or not model_type:
@@ -293,8 +293,8 @@ def check_class(c: Config) -> None:
     if cls is None or not metadata.knows(c.model_type):
         return
     types = metadata.types_of(RENAMED.get(cls, cls))
-    spelled = {bare(name) for name in metadata.classes(c.model_type)}  # KimiK25 in its repository, Kimi_K25 here
-    if not {c.model_type, WRAPPERS.get(c.model_type)} & set(types) and bare(cls) not in spelled:
+    spelled = {letters_of(name) for name in metadata.classes(c.model_type)}  # KimiK25 in its repository, Kimi_K25 here
+    if not {c.model_type, WRAPPERS.get(c.model_type)} & set(types) and letters_of(cls) not in spelled:
         owner = f"that is a class of {types[0]}" if types else "that is a class of other code"
         expected = ", ".join([name for name in metadata.classes(c.model_type) if _reads(c, name)][:3])
         c.fault("architectures[0]", cls, f"a class of {c.model_type} such as {expected}", f"{owner}; --ignore "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.families import ALIASES, reader
 from txcalc.sources.huggingface.heads import class_of
-from txcalc.sources.huggingface.keys import bare
+from txcalc.sources.huggingface.keys import letters_of
 
 
 def alias(c: Config) -> Raw:
@@ -27,10 +27,10 @@ def alias(c: Config) -> Raw:
         if value is not None:
             c.assume(key, value)
     cls = class_of(c.data)
-    classes: dict[str, str] = {bare(published): cls_read for published, cls_read in row["classes"].items()}
-    if cls is not None and bare(cls) not in classes:
+    classes: dict[str, str] = {letters_of(published): cls_read for published, cls_read in row["classes"].items()}
+    if cls is not None and letters_of(cls) not in classes:
         c.fault_class(" or ".join(row["classes"]))
-    cls_read = classes.get(bare(cls or ""), next(iter(classes.values())))
+    cls_read = classes.get(letters_of(cls or ""), next(iter(classes.values())))
     config = {key: value for key, value in c.data.items() if key != "architectures" and value != {}}
     c.data = absent | config | ({"architectures": [cls_read]} if cls_read else {}) | row.get("set", {})
     c.ignore(*row.get("ignore", "").split(), *row.get("if", {}))

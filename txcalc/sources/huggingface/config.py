@@ -11,7 +11,7 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.parts.options import Raw as Raw, Table
-from txcalc.sources.explicit import folded
+from txcalc.sources.explicit import fold_pattern
 from txcalc.sources.huggingface.families import PREDICTORS
 from txcalc.sources.huggingface.heads import HeadReader
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
@@ -210,7 +210,7 @@ class Config(HeadReader):
         tables: Mapping[str, Raw] | None = None,
         key: str = "sliding_window",
     ) -> tuple[list[str], dict[str, Raw]]:
-        """The local and global layer kinds (an axis of `layered`); `tables` are further keys of each kind, `key`
+        """The local and global layer kinds (an axis of `with_kinds`); `tables` are further keys of each kind, `key`
         is the key of the window."""
         self.check_window(window, LOCAL in types, key)
         local: Raw = {"attention": {"window": window}} if window is not None else {}
@@ -228,7 +228,7 @@ class Config(HeadReader):
         n, window = raw["n_layers"], self.size("sliding_window", default=128, null=None)
         types = self.layer_types(n, [LOCAL if i % 4 else GLOBAL for i in range(n)])
         bases = self.items("layer_rope_theta", of=real, length=n, default=None) or [1.0] * n
-        return layered(raw, self.windows(raw, window, types), rotary_axis(bases))
+        return with_kinds(raw, self.windows(raw, window, types), rotary_axis(bases))
 
     def same_window(self, raw: Raw, window: int | None) -> tuple[list[str], dict[str, Raw]]:
         """The same window in every layer, or full attention in every layer."""
@@ -390,7 +390,7 @@ class Config(HeadReader):
         return raw if dims == d_head else raw | {"rotary_dims": max(1, dims)}
 
 
-def layered(raw: Raw, *axes: tuple[Sequence[str], Mapping[str, Raw]]) -> Raw:
+def with_kinds(raw: Raw, *axes: tuple[Sequence[str], Mapping[str, Raw]]) -> Raw:
     """The description with layer kinds: an axis is the kind of every layer, and a table for each kind.
 
     Axes combine (`local-sparse`); an axis with a single kind is merged into the whole description.
@@ -417,7 +417,7 @@ def layered(raw: Raw, *axes: tuple[Sequence[str], Mapping[str, Raw]]) -> Raw:
     used |= {"attention"} & {part.removeprefix("cross_") for part in used}
     if used:  # drop tables that no layer uses
         raw = {key: value for key, value in raw.items() if key not in PARTS or key in used}
-    return raw | {"layer": variants} | ({"pattern": folded(names)} if len(variants) > 1 else {})
+    return raw | {"layer": variants} | ({"pattern": fold_pattern(names)} if len(variants) > 1 else {})
 
 
 def by_mixer(raw: Raw, mixers: list[str], channels: list[str] | None = None) -> Raw:
@@ -426,7 +426,7 @@ def by_mixer(raw: Raw, mixers: list[str], channels: list[str] | None = None) -> 
     pairs = list(zip(mixers, channels, strict=True))
     uniform = len(set(channels)) == 1
     names = [mixer if uniform else f"{mixer}-{channel}" for mixer, channel in pairs]
-    return layered(raw, (names, {name: {"parts": list(pair)} for name, pair in zip(names, pairs, strict=True)}))
+    return with_kinds(raw, (names, {name: {"parts": list(pair)} for name, pair in zip(names, pairs, strict=True)}))
 
 
 def periodic(n_layers: int, period: int) -> list[str]:

@@ -10,11 +10,11 @@ from typing import Any
 from msgspec import Struct, field
 
 from txcalc.parts.options import Table
-from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, with_kinds
 from txcalc.sources.huggingface.families import decoder_row
 from txcalc.sources.huggingface.keys import REQUIRED
 
-# An axis of `layered`: the kind of every layer, and the table of each kind.
+# An axis of `with_kinds`: the kind of every layer, and the table of each kind.
 Axis = tuple[list[str], dict[str, Raw]]
 # The default of a size that a config must give.
 MUST = "required"
@@ -55,7 +55,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
     derived             keys that repeat a size of the description (its path), and why
     mtp                 a note says how many multi-token-prediction layers are not counted
     window … layer_bases
-                        layer kinds: windows (arguments of `_windowed`) or `qwen_windows` (the default of
+                        layer kinds: windows (arguments of `_window_kinds`) or `qwen_windows` (the default of
                         max_window_layers); `first_dense` (the default of first_k_dense_replace), `mlp_types`
                         (`mlp_layer_types`; by default as many first layers are dense as the number or key says)
                         or `sparse_step` (`Config.qwen_sparse`); `layer_bases`: a rotary base per layer
@@ -138,7 +138,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
         c.ignore(*self.ignore.split())
         if self.mtp:
             c.note_mtp_layers()
-        return c.with_layer_bases(raw) if self.layer_bases else layered(raw, *self._axes(c, raw))
+        return c.with_layer_bases(raw) if self.layer_bases else with_kinds(raw, *self._axes(c, raw))
 
     def _attention(self, c: Config, raw: Raw) -> Raw:
         table = c.heads(
@@ -199,7 +199,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
         return positions | ({"interleaved": True} if self.interleaved else {})
 
     def _axes(self, c: Config, raw: Raw) -> list[Axis]:
-        axes: list[Axis] = [] if self.window is None else [_windowed(c, raw, **self.window)]
+        axes: list[Axis] = [] if self.window is None else [_window_kinds(c, raw, **self.window)]
         if self.qwen_windows is not None:
             axes.append(_qwen_windows(c, raw, self.qwen_windows))
         if self.first_dense is not None:
@@ -264,7 +264,7 @@ def _default(value: object) -> object:
     return REQUIRED if value == MUST else value
 
 
-def _windowed(
+def _window_kinds(
     c: Config,
     raw: Raw,
     key: str = "sliding_window",

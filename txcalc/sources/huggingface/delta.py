@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import count, islice
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, TOP, WIDTH, Config, Raw, by_mixer, layered
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, TOP, WIDTH, Config, Raw, by_mixer, with_kinds
 from txcalc.sources.huggingface.keys import any_of, number
 from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf, of_kind
 from txcalc.sources.spec import MAX_SIZE
@@ -134,7 +134,7 @@ def qwen4_exp_text(c: Config) -> Raw:
         names[layer - 1] = f"delta-{layer}"
         tables[names[layer - 1]] = {**tables["delta"], "pieces": {"leaves": mixes + _ngrams(c, primes, d, streams)}}
     norm: Raw = {"form": "rms", "final": False, "without": ["pieces", "delta", "attention", "experts"]}
-    return layered(raw | {"norm": raw["norm"] | norm, "around": mix("output_mix", False)}, (names, tables))
+    return with_kinds(raw | {"norm": raw["norm"] | norm, "around": mix("output_mix", False)}, (names, tables))
 
 
 INDEXED = "indexed_attention"
@@ -230,7 +230,7 @@ CONV = "conv"
 SHORT = {CONV: "short_convolution", GLOBAL: "attention", LOCAL: "attention"}
 
 
-def _convolved(c: Config, taps: int = 3, d_head: int | None = None, kv: int = 8) -> Raw:
+def _short_convolutions(c: Config, taps: int = 3, d_head: int | None = None, kv: int = 8) -> Raw:
     """What LFM2 and LFM3 share: short convolutions, and attention with norms on Q and K."""
     raw = c.stack()
     attention = c.heads(raw, kv=kv, d_head=d_head, qk_norm="head")
@@ -262,7 +262,7 @@ def _kinds(c: Config, raw: Raw, *known: str, default: list[str] | None = None) -
 
 def lfm2(c: Config) -> Raw:
     """A feed-forward in every layer, two thirds of the config's width with `block_auto_adjust_ff_dim`."""
-    raw = _convolved(c)
+    raw = _short_convolutions(c)
     n = raw["n_layers"]
     attending = c.items("full_attn_idxs", of=number, length=None, default=None)
     default = [GLOBAL if attending is None or i in attending else CONV for i in range(n)]
@@ -282,7 +282,7 @@ def lfm2(c: Config) -> Raw:
 
 def lfm2_moe(c: Config) -> Raw:
     """Dense layers first, then experts."""
-    raw = _convolved(c)
+    raw = _short_convolutions(c)
     kinds = _kinds(c, raw, CONV, GLOBAL)
     raw["feed_forward"] = {"d_ff": c.size("intermediate_size"), "gated": True, "activation": "silu"}
     mixed = c.experts(("num_experts",), ("num_experts_per_tok",), ("moe_intermediate_size",), 32, 4)
@@ -290,12 +290,12 @@ def lfm2_moe(c: Config) -> Raw:
     dense = c.count("num_dense_layers", default=2)
     seconds = ["feed_forward" if i < dense else "experts" for i in range(raw["n_layers"])]
     names = [f"{SHORT[kind]}-{second}" for kind, second in zip(kinds, seconds, strict=True)]
-    return layered(raw, (names, {name: {"parts": name.split("-")} for name in set(names)}))
+    return with_kinds(raw, (names, {name: {"parts": name.split("-")} for name in set(names)}))
 
 
 def lfm3(c: Config) -> Raw:
     """Windows in some layers, gates on the output of heads, norms before and after every branch."""
-    raw = _convolved(c, 7, 128, 4)
+    raw = _short_convolutions(c, 7, 128, 4)
     kinds = _kinds(c, raw, *SHORT, default=[
         GLOBAL if i % 4 == 2 else LOCAL if i % 4 == 0 and i > 0 else CONV for i in range(raw["n_layers"])
     ])  # fmt: skip
@@ -315,4 +315,4 @@ def lfm3(c: Config) -> Raw:
     }
     names = [{CONV: "convolution", GLOBAL: "global", LOCAL: "local"}[kind] for kind in kinds]
     by_name = dict(zip(names, kinds, strict=True))
-    return layered(raw, (names, {name: tables[kind] for name, kind in by_name.items()}))
+    return with_kinds(raw, (names, {name: tables[kind] for name, kind in by_name.items()}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import GLOBAL, LAYER_NAMES, LOCAL, Config, Raw, layered, rotary_axis
+from txcalc.sources.huggingface.config import GLOBAL, LAYER_NAMES, LOCAL, Config, Raw, rotary_axis, with_kinds
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.keys import any_of, number
 
@@ -39,7 +39,7 @@ def smollm3(c: Config) -> Raw:
     window, on = c.size("sliding_window", default=None), c.flag("use_sliding_window", default=False)
     on = on and window is not None
     types = c.layer_types(n, [LOCAL if on and not angles else GLOBAL for angles in rotated])
-    return layered(raw, c.windows(raw, window if on else None, types), rotary_axis(rotated))
+    return with_kinds(raw, c.windows(raw, window if on else None, types), rotary_axis(rotated))
 
 
 def cohere_compass_text(c: Config) -> Raw:
@@ -67,7 +67,7 @@ def cohere_compass_text(c: Config) -> Raw:
         "norm": c.layer_norm(bias=False, parallel="shared"),
         "head": c.lm_head(tied=True),
     }
-    return layered(raw, c.windows(raw, window, types, tables))
+    return with_kinds(raw, c.windows(raw, window, types, tables))
 
 
 def mllama_text_model(c: Config) -> Raw:
@@ -129,7 +129,7 @@ def gpt_neo(c: Config) -> Raw:
     mlp = c.mlp("intermediate_size", act="gelu_new", act_names=GPT_ACT, default=4 * raw["d_model"])
     positions = {"form": "learned", "rows": c.size("max_position_embeddings", default=2048)}
     raw = c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(), positions=positions, tied=True)
-    return layered(raw, c.windows(raw, c.size("window_size", default=256), types))
+    return with_kinds(raw, c.windows(raw, c.size("window_size", default=256), types))
 
 
 def _neo_layers(c: Config, n: int) -> list[str]:
@@ -163,7 +163,7 @@ def gpt_neox_japanese(c: Config) -> Raw:
     mlp = {"d_ff": width, "activation": c.activation("hidden_act", default="gelu"), "bias": False}
     raw = c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(), tied=True)
     kinds = ["last" if i == n - 1 else "earlier" for i in range(n)]
-    return layered(raw, (kinds, {"earlier": {}, "last": {"attention": {"bias": ["o"]}}}))
+    return with_kinds(raw, (kinds, {"earlier": {}, "last": {"attention": {"bias": ["o"]}}}))
 
 
 def falcon(c: Config) -> Raw:

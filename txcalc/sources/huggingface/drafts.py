@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txcalc.sources.huggingface.config import GLOBAL, Config, Raw, layered
+from txcalc.sources.huggingface.config import GLOBAL, Config, Raw, with_kinds
 from txcalc.sources.huggingface.heads import class_of
-from txcalc.sources.huggingface.keys import bare, number
+from txcalc.sources.huggingface.keys import letters_of, number
 from txcalc.sources.huggingface.leaf_list import leaf, leaf_stack, matrix
 
 # Keys copied from the configs of targets such as Qwen, which drafts do not read.
@@ -108,10 +108,10 @@ def _first_reads(c: Config, inner: Config, raw: Raw, attention: Raw, **keys: obj
     raw |= {"draft_attention": attention, "positions": inner.rotary(attention["d_head"]), **keys}
     first, n = {"parts": ["draft_attention", "feed_forward"]}, raw["n_layers"]
     if n == 1:
-        return layered(raw, (["layer"], {"layer": first}))
+        return with_kinds(raw, (["layer"], {"layer": first}))
     plain: Raw = {"parts": ["attention", "feed_forward"]}
     kinds = ["first", *["plain"] * (n - 1)]
-    return layered(raw | {"attention": attention}, (kinds, {"first": first, "plain": plain}))
+    return with_kinds(raw | {"attention": attention}, (kinds, {"first": first, "plain": plain}))
 
 
 def peagle(c: Config) -> Raw:
@@ -164,14 +164,14 @@ def dflash(c: Config) -> Raw:
         raw |= {"vocab_size": None}
     else:
         raw |= _draft_vocabulary(c, raw, 32000)
-    return layered({key: value for key, value in raw.items() if value is not None}, axis)
+    return with_kinds({key: value for key, value in raw.items() if value is not None}, axis)
 
 
 def _correction_params(c: Config, settings: Config, raw: Raw) -> int:
     """Parameters of the head that corrects logits by earlier tokens of the block, in Domino and DSpark; else 0."""
     d, rows = raw["d_model"], raw["vocab_size"]
     proposed = c.data.get("draft_vocab_size", 32000 if "transformer_layer_config" in c else rows)
-    cls = bare(class_of(c.data) or "")
+    cls = letters_of(class_of(c.data) or "")
     if cls.startswith("domino") or settings.data.get("projector_type") == "domino":
         settings.require_value("domino", "projector_type", why="it is a Domino draft")
         settings.ignore("pure_draft_prefix_len", "shift_label")
@@ -212,7 +212,7 @@ def eagle(c: Config) -> Raw:
     }
     c.note("its head is the target model's, and is not counted")
     kinds = ["first", *["later"] * (raw["n_layers"] - 1)]
-    return layered(raw, (kinds, {"first": {"norm": {"without": ["attention"]}}, "later": {}}))
+    return with_kinds(raw, (kinds, {"first": {"norm": {"without": ["attention"]}}, "later": {}}))
 
 
 def medusa(c: Config) -> Raw:

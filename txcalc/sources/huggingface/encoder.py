@@ -7,7 +7,7 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface import transformers_metadata as metadata
-from txcalc.sources.huggingface.config import Config, Raw, layered
+from txcalc.sources.huggingface.config import Config, Raw, with_kinds
 from txcalc.sources.huggingface.heads import CAUSAL_LM
 from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf, of_kind
 from txcalc.sources.spec import size
@@ -217,10 +217,10 @@ def bert_generation(c: Config) -> Raw:
         head = {"form": "lm"} if causal else {"form": "masked-lm", "plain": True}
         head |= {"tied": True, "bias": True}
     raw = c.widths("decoder" if causal else "encoder")
-    return _learned(c, raw, c.mha(raw), c.mlp(), {"norm": True}, head)
+    return _post_norm_encoder(c, raw, c.mha(raw), c.mlp(), {"norm": True}, head)
 
 
-def _learned(c: Config, raw: Raw, attention: Raw, mlp: Raw, embedding: Raw, head: Raw) -> Raw:
+def _post_norm_encoder(c: Config, raw: Raw, attention: Raw, mlp: Raw, embedding: Raw, head: Raw) -> Raw:
     """Post-norm, learned positions, biases everywhere."""
     norm = c.layer_norm("layer_norm_eps", eps=1e-12, place="post")
     positions = {"form": "learned", "rows": c.size("max_position_embeddings", default=512)}
@@ -255,7 +255,7 @@ def xlm(c: Config) -> Raw:
     activation = "gelu" if c.flag("gelu_activation", default=True) else "relu"
     attention = c.mha(raw, names=("n_heads", "num_attention_heads"))
     mlp = {"d_ff": 4 * raw["d_model"], "activation": activation, "bias": True}
-    return _learned(c, raw, attention, mlp, table, head)
+    return _post_norm_encoder(c, raw, attention, mlp, table, head)
 
 
 def flaubert(c: Config) -> Raw:
@@ -320,7 +320,7 @@ def luke(c: Config) -> Raw:
 
 def deberta(c: Config) -> Raw:
     """Disentangled attention, with relative positions clipped to the text's length; only Q and V have biases."""
-    raw = _disentangled(c)
+    raw = _deberta(c)
     raw["attention"]["bias"] = ["q", "v", "o"]
     if raw["positions"]["form"] == "disentangled":
         terms = raw["positions"]["terms"]
@@ -331,7 +331,7 @@ def deberta(c: Config) -> Raw:
 def deberta_v2(c: Config) -> Raw:
     """Disentangled attention with bucketed distances, which q and k may project; a convolution in parallel to the first
     layer."""
-    raw = _disentangled(c)
+    raw = _deberta(c)
     positions = raw["positions"]
     shared = c.flag("share_att_key", default=False)
     norms = [norm.strip() for norm in c.text("norm_rel_ebd", default="none").lower().split("|")]
@@ -363,10 +363,10 @@ def deberta_v2(c: Config) -> Raw:
     convolution = {"taps": taps, "activation": c.activation("conv_act", default="tanh")}
     starts = ["first" if i == 0 else "later" for i in range(raw["n_layers"])]
     first = {"parts": ["attention", "feed_forward", "convolution"], "convolution": convolution}
-    return layered(raw, (starts, {"first": first, "later": {}}))
+    return with_kinds(raw, (starts, {"first": first, "later": {}}))
 
 
-def _disentangled(c: Config) -> Raw:
+def _deberta(c: Config) -> Raw:
     raw = c.widths("encoder")
     c.require_value(raw["d_model"], "embedding_size", why="only an embedding as wide as the model is supported")
     types = c.count("type_vocab_size", default=0)

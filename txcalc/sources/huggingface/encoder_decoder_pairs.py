@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from txcalc.errors import ABSENT, Fault, InputError
-from txcalc.sources.huggingface.config import LOCAL, Config, Raw, layered, periodic
+from txcalc.sources.huggingface.config import LOCAL, Config, Raw, periodic, with_kinds
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.encoder import encoder
 from txcalc.sources.huggingface.gemma import gemma3_text
@@ -106,7 +106,7 @@ def t5gemma2(c: Config) -> Raw:
         "embedding": decoder["embedding"],
         "head": {"tied": True} if form == "lm" else {"form": "none"},
         "encoder": encoder,
-        "decoder": _merged(target, decoder),
+        "decoder": _merge_attention(target, decoder),
     }
     return raw | describe_towers(outer, text, encoder)
 
@@ -135,7 +135,7 @@ def _types(c: Config, raw: Raw) -> list[str]:
     return c.layer_types(n, periodic(n, c.size("sliding_window_pattern", "_sliding_window_pattern", default=6)))
 
 
-def _merged(c: Config, raw: Raw) -> Raw:
+def _merge_attention(c: Config, raw: Raw) -> Raw:
     """Layers with merged self- and cross-attention: k and v also run over the encoder's states."""
     d, a = raw["d_model"], raw["attention"]
     if a["bias"]:
@@ -171,4 +171,4 @@ def _merged(c: Config, raw: Raw) -> Raw:
         name: {"parts": ["pieces", "feed_forward"], "pieces": {"leaves": spans[name]}} | norm for name in set(kinds)
     }
     shared = without(raw, "attention", "layer", "pattern", "positions")
-    return layered(shared | {"positions": {"form": "none"}}, (kinds, tables))
+    return with_kinds(shared | {"positions": {"form": "none"}}, (kinds, tables))

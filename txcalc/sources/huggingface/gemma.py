@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from txcalc.errors import ABSENT
 from txcalc.num import Num
-from txcalc.sources.huggingface.config import GLOBAL, LAYER_NAMES, LOCAL, Config, Raw, check_rope, layered, periodic
+from txcalc.sources.huggingface.config import GLOBAL, LAYER_NAMES, LOCAL, Config, Raw, check_rope, periodic, with_kinds
 from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf
 from txcalc.sources.spec import Wrong, size
 
@@ -33,7 +33,7 @@ def gemma2(c: Config) -> Raw:
     raw["head"]["softcap"] = c.real("final_logit_softcapping", default=30.0)
     window = c.size("sliding_window", default=4096, null=None)
     types = c.layer_types(raw["n_layers"], [GLOBAL if i % 2 else LOCAL for i in range(raw["n_layers"])])
-    return layered(raw, c.windows(raw, window, types))
+    return with_kinds(raw, c.windows(raw, window, types))
 
 
 def gemma3_text(c: Config) -> Raw:
@@ -45,13 +45,13 @@ def gemma3_text(c: Config) -> Raw:
     width = raw["attention"]["d_head"]
     raw["positions"] = c.rotary(width, 1e6, kind=GLOBAL)
     local = c.rotary(width, kind=LOCAL, names=("rope_local_base_freq",))
-    return layered(raw, c.windows(raw, window, types, {"local": {"positions": local}}))
+    return with_kinds(raw, c.windows(raw, window, types, {"local": {"positions": local}}))
 
 
 def vaultgemma(c: Config) -> Raw:
     raw = _gemma(c, c.stack(), 4, ("hidden_activation",), whole=True)
     n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
-    return layered(raw, c.windows(raw, window, c.layer_types(n, [GLOBAL if i % 2 else LOCAL for i in range(n)])))
+    return with_kinds(raw, c.windows(raw, window, c.layer_types(n, [GLOBAL if i % 2 else LOCAL for i in range(n)])))
 
 
 def _with_shared_kv(c: Config, kinds: Sequence[str], shared: int) -> list[str]:
@@ -173,7 +173,7 @@ def _gemma4(c: Config, raw: Raw, window: int, width: int = 0, mixed: bool = Fals
     doubled = {"feed_forward": {"d_ff": 2 * d_ff}} if not tied and c.flag("use_double_wide_mlp", default=False) else {}
     for kind in ("local", "global"):
         tables[kind + READER] = {**tables[kind], "attention": {**tables[kind]["attention"], "kv_from": kind}, **doubled}
-    return layered(raw, (_with_shared_kv(c, [LAYER_NAMES[kind] for kind in types], shared), tables))
+    return with_kinds(raw, (_with_shared_kv(c, [LAYER_NAMES[kind] for kind in types], shared), tables))
 
 
 def embedding_gemma2_text(c: Config) -> Raw:
@@ -216,7 +216,7 @@ def embedding_gemma2_text(c: Config) -> Raw:
         "local": parts | local | {"positions": _rotary(c, LOCAL, 1e4, heads["d_head"])},
         "global": parts | {"attention": global_heads, "positions": positions},
     }
-    return layered(raw, ([LAYER_NAMES[kind] for kind in types], tables))
+    return with_kinds(raw, ([LAYER_NAMES[kind] for kind in types], tables))
 
 
 def _widths(
@@ -289,7 +289,7 @@ def gemma3n_text(c: Config) -> Raw:
     kinds = _with_shared_kv(c, [LAYER_NAMES[kind] for kind in types], c.count("num_kv_shared_layers", default=15))
     for kind in ("local", "global"):
         tables[kind + READER] = {**tables[kind], "attention": {**tables[kind]["attention"], "kv_from": kind}}
-    return layered(raw, _by_feed_forward(kinds, tables, _feed_forwards(c, n)))
+    return with_kinds(raw, _by_feed_forward(kinds, tables, _feed_forwards(c, n)))
 
 
 def _feed_forwards(c: Config, n: int) -> list[Raw]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from txcalc.errors import ABSENT
 from txcalc.parts.options import Raw, Table
 from txcalc.sources.huggingface import transformers_metadata as metadata
-from txcalc.sources.huggingface.keys import Keys, bare
+from txcalc.sources.huggingface.keys import Keys, letters_of
 
 # Heads by the ending of the class name; the first match counts.
 HEADS: dict[str, str] = metadata.table("families.json")["heads"]
@@ -26,7 +26,7 @@ ENDINGS = (
 
 def named_after(model_type: str) -> list[str]:
     """Possible class names of a model type, in lower case."""
-    return [bare(model_type) + ending for ending in ENDINGS]
+    return [letters_of(model_type) + ending for ending in ENDINGS]
 
 
 def class_of(data: Table) -> str | None:
@@ -53,9 +53,9 @@ class HeadReader(Keys):
             self.fault("architectures", names, "a list of class names")
             return known[0]
         ending = next((ending for ending in HEADS if names[0].endswith(ending)), None)
-        bases = [bare(self.model_type + suffix) for suffix in ("model", "textmodel", "")]
+        bases = [letters_of(self.model_type + suffix) for suffix in ("model", "textmodel", "")]
         writer = names[0].removesuffix("Model") + "ForConditionalGeneration"
-        if ending == "Model" and bare(names[0]) not in bases and writer not in metadata.classes(self.model_type):
+        if ending == "Model" and letters_of(names[0]) not in bases and writer not in metadata.classes(self.model_type):
             ending = None  # …RewardModel and the like
         elif ending and HEADS[ending] in TASKS and not self._is_class(names[0], ending):
             ending = None  # another family's head
@@ -66,7 +66,7 @@ class HeadReader(Keys):
         return HEADS[ending]
 
     def _is_class(self, cls: str, ending: str) -> bool:
-        return bare(cls) == bare(self.model_type + ending) or cls in metadata.classes(self.model_type)
+        return letters_of(cls) == letters_of(self.model_type + ending) or cls in metadata.classes(self.model_type)
 
     def fault_class(self, expected: str, fix: str = "other classes may have other layers") -> None:
         self.fault("architectures[0]", class_of(self.data), expected, fix)
@@ -173,8 +173,8 @@ class HeadReader(Keys):
         allowed."""
         cls = class_of(self.data)
         classes = [
-            prefix + ending for prefix in prefixes or (bare(self.model_type),) for ending in (*ENDINGS, *suffixes)
+            prefix + ending for prefix in prefixes or (letters_of(self.model_type),) for ending in (*ENDINGS, *suffixes)
         ]
         classes = [name for name in classes if not (writes and name.endswith("classification"))]
-        if cls is not None and bare(cls) not in classes:
+        if cls is not None and letters_of(cls) not in classes:
             self.fault_class(f"a class of {self.model_type}, with its head or without a head")

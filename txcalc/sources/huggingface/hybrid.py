@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, by_mixer, layered
+from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, by_mixer, with_kinds
 from txcalc.sources.huggingface.delta import DELTA, LINEAR
 from txcalc.sources.huggingface.keys import any_of, number
 from txcalc.sources.huggingface.novel_decoders import kimi_k3
-from txcalc.sources.huggingface.recurrent import expanded, granite_mixer, mamba_mixer
+from txcalc.sources.huggingface.recurrent import granite_mixer, mamba_mixer, mixer_channels
 from txcalc.sources.spec import real
 
 
@@ -50,7 +50,7 @@ def falcon_h1(c: Config) -> Raw:
     raw |= {"embedding": {"scale": embedding}} if embedding != 1 else {}
     scale = c.real("lm_head_multiplier", default=1.0)
     raw["head"] |= {"scale": scale} if scale != 1 else {}
-    return layered(raw, (["both"] * raw["n_layers"], {"both": {"parts": ["mamba2", "attention", "feed_forward"]}}))
+    return with_kinds(raw, (["both"] * raw["n_layers"], {"both": {"parts": ["mamba2", "attention", "feed_forward"]}}))
 
 
 def olmo_hybrid(c: Config) -> Raw:
@@ -81,7 +81,7 @@ def olmo_hybrid(c: Config) -> Raw:
         LINEAR: {"parts": ["delta", "feed_forward"]},
         GLOBAL: {"parts": ["attention", "feed_forward"], "norm": {"place": "after"}},
     }
-    return layered(raw, ([DELTA[kind] for kind in types], {DELTA[kind]: table for kind, table in tables.items()}))
+    return with_kinds(raw, ([DELTA[kind] for kind in types], {DELTA[kind]: table for kind, table in tables.items()}))
 
 
 def _null_base(c: Config) -> Raw | None:
@@ -205,7 +205,7 @@ def _with_shared_blocks(raw: Raw, kinds: list[str], blocks: int, mixer: str, tab
         owns = number < blocks
         names.append(owner if owns else f"{owner}-again")
         tables[names[-1]] = {"parts": ["shared", mixer], "shared": table if owns else {**table, "from": owner}}
-    return layered(raw, (names, tables))
+    return with_kinds(raw, (names, tables))
 
 
 def zamba(c: Config) -> Raw:
@@ -247,7 +247,7 @@ def zamba2(c: Config) -> Raw:
     n, d = raw["n_layers"], raw["d_model"]
     pattern = [LINEAR, *([LINEAR] * 5 + [HYBRID]) * 7, *[LINEAR] * 4, HYBRID, *[LINEAR] * 3, HYBRID, *[LINEAR] * 2]
     heads = c.size("n_mamba_heads", default=8)
-    inner = expanded(c, raw, "mamba_expand")
+    inner = mixer_channels(c, raw, "mamba_expand")
     c.divides(heads, inner, "n_mamba_heads", "the mixer's channels")
     attention = c.size("num_attention_heads")
     groups = c.size("num_key_value_heads", default=attention, null=attention)

@@ -30,7 +30,7 @@ def _layers(c: Config, raw: Raw, act: str, eps: float = 1e-5) -> Raw:
     }
 
 
-def _projected(c: Config, form: str) -> Raw:
+def _projection(c: Config, form: str) -> Raw:
     """A matrix without a bias from the pooled position to the width that both encoders share."""
     if form != "projected":
         return {"form": "none"}
@@ -41,7 +41,7 @@ def clip_text_model(c: Config, form: str = "") -> Raw:
     """Causal layers over a text; in some classes the last token's state is projected."""
     c.require_single_stack()
     raw = c.widths("decoder")
-    head = _projected(c, form or c.head_of("none", "projected"))
+    head = _projection(c, form or c.head_of("none", "projected"))
     if not form:
         c.note("its layers are causal but run once over a whole text: the cache is not used")
     rows = c.size("max_position_embeddings", default=77)
@@ -63,7 +63,7 @@ def _vision_model(c: Config, read_tower: Callable[[Config], Tower], eps: float) 
 
 def clip_vision_model(c: Config, form: str = "") -> Raw:
     """CLIP's image encoder; in some classes the class token's state is projected."""
-    head = _projected(c, form or c.head_of("none", "projected"))
+    head = _projection(c, form or c.head_of("none", "projected"))
     square_images(c, 32)
     return _vision_model(c, towers.clip, 1e-5) | {"head": head | {"norm": True}}
 

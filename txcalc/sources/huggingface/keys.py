@@ -18,6 +18,7 @@ from txcalc.sources.huggingface.transformers_metadata import (
     TRAINING_NUMBERS,
     elsewhere,
     is_neutral,
+    is_unnamed,
     kinds_of,
     knows,
     names,
@@ -25,7 +26,6 @@ from txcalc.sources.huggingface.transformers_metadata import (
     part_of,
     size_of,
     table,
-    unnamed,
     words_of,
 )
 from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, size, text
@@ -135,7 +135,7 @@ class Keys:
                 raise Wrong("a list")
             if length is not None and len(value) != length:
                 raise Wrong(f"a list of {length:,} items, one per layer", f"it has {len(value):,}")
-            return [of(item) for item in (_renamed(value, of) if "layer_types" in names else value)]
+            return [of(item) for item in (_present_names(value, of) if "layer_types" in names else value)]
 
         self.listed.update(names)
         return self._get(names, check, default, default, default, assumed=False)
@@ -244,7 +244,7 @@ class Keys:
                 of = value.get("model_type", part_of(owner, key))
                 refused = (name for name in value if isinstance(of, str) and _misfits(of, name, value[name]))
                 path = self.path + printable(key)
-                refusals += (f"{path}.{printable(name)} = {_shortened(value[name])}" for name in refused)
+                refusals += (f"{path}.{printable(name)} = {_quote_short(value[name])}" for name in refused)
             kinds = kinds_of(owner, key)
             labels = key == "num_labels" and self.data.get("id2label") is None and not isinstance(value, int)
             if key in self.faulty or not (_misfits(owner, key, value) or (labels and knows(owner))):
@@ -255,7 +255,7 @@ class Keys:
                 expected = " or ".join(words_of(owner, key)) if isinstance(value, str) and "s" in kinds else expected
                 self.fault(key, value, expected, f"transformers makes no {owner} of it")
             else:
-                refusals.append(f"{self.path}{printable(key)} = {_shortened(value)}")
+                refusals.append(f"{self.path}{printable(key)} = {_quote_short(value)}")
         if refusals:
             suffix = f" and {len(refusals) - 8:,} more" if len(refusals) > 8 else ""
             self.note(f"transformers' {owner} refuses, though no size depends on it: {', '.join(refusals[:8])}{suffix}")
@@ -288,7 +288,7 @@ class Keys:
         """Whether a key that transformers' code of this type never names adds no size: its value cannot be a size, is a
         number of training, or repeats a key that was read."""
         is_named = knows(self.model_type)
-        if is_named and not unnamed(self.model_type, key):
+        if is_named and not is_unnamed(self.model_type, key):
             return False
         training = type(value) is int and key in TRAINING_NUMBERS
         return (type(value) is int and self._repeats(key, value)) or (is_named and (training or _no_size(value)))
@@ -326,7 +326,7 @@ class Keys:
                 sizes = (size_of(self.model_type, name) for name in names)
                 value = next((size for size in sizes if size is not None), REQUIRED)
             if value is REQUIRED:
-                self.fault(next(iter(present), names[0]), ABSENT if absent else None, _expected(check))
+                self.fault(next(iter(present), names[0]), ABSENT if absent else None, _expectation(check))
                 return _second_stand_in(stand_in, check) if self.second_reading else stand_in
             self._take(names, value)
             if assumed and value is not None:
@@ -357,7 +357,7 @@ RENAMED = {
 }
 
 
-def _renamed(value: list[Any], of: Callable[[Any], Any]) -> list[object]:
+def _present_names(value: list[Any], of: Callable[[Any], Any]) -> list[object]:
     """Layer types by their present names, except where the class uses the older name."""
     names = []
     for item in value:
@@ -393,7 +393,7 @@ def _no_size(value: object) -> bool:
     return bool(value == [])
 
 
-def _expected(check: Callable[[Any], Any]) -> str:
+def _expectation(check: Callable[[Any], Any]) -> str:
     """The expectation that a check's error states."""
     try:
         check(None)
@@ -421,7 +421,7 @@ def _misfits(model_type: str, key: str, value: object) -> bool:
     return bool((kinds and _kind(value) not in kinds) or misspelled) or (value is None and needs_value(model_type, key))
 
 
-def _shortened(value: object) -> str:
+def _quote_short(value: object) -> str:
     return "null" if value is None else quote(value, 30)
 
 
@@ -441,7 +441,7 @@ def printable(key: str) -> str:
     return key if plain else quote(key)
 
 
-def bare(name: str) -> str:
+def letters_of(name: str) -> str:
     """The letters and digits of a name, in lower case."""
     return "".join(letter for letter in name.lower() if letter.isalnum())
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import GLOBAL, LOCAL, ROUTED, TOP, WIDTH, Config, Raw, check_rope, layered
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, ROUTED, TOP, WIDTH, Config, Raw, check_rope, with_kinds
 from txcalc.sources.huggingface.keys import any_of
 from txcalc.sources.huggingface.leaf_list import leaf, matrix
 
@@ -21,7 +21,7 @@ def _latent_decoder(c: Config, raw: Raw, latent: Raw, tied: bool = False, eps: f
     }
 
 
-def _indexed(c: Config, heads: int, latent: Raw, direct: bool = False) -> Raw:
+def _indexer(c: Config, heads: int, latent: Raw, direct: bool = False) -> Raw:
     """MLA with DeepSeek's indexer, which selects keys; `direct`: queries need not be low-rank."""
     if "q_rank" not in latent and not direct:
         c.fault("q_lora_rank", c.data.get("q_lora_rank", ABSENT), "a whole number", "the index reads low-rank queries")
@@ -52,14 +52,14 @@ def _indexed_decoder(
     """DeepSeek-V3.2 and models with its layers; `first` is the number of dense layers, `number` the default number of
     experts."""
     c.items("layer_types", of=any_of("indexed_attention"), length=None, default=None)
-    raw = _latent_decoder(c, raw, _indexed(c, heads, latent), eps=eps)
+    raw = _latent_decoder(c, raw, _indexer(c, heads, latent), eps=eps)
     raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, number, 8), "n_shared_experts", default=1)
     raw["experts"]["scoring"] = "sigmoid"
     c.note_mtp_layers()
     listed = c.data.get("mlp_layer_types") is not None
     if first is None:
         first = 0 if listed else c.count("first_k_dense_replace", default=3)
-    return layered(raw, *axes, c.typed_layers(raw, first))
+    return with_kinds(raw, *axes, c.typed_layers(raw, first))
 
 
 def longcat_flash(c: Config) -> Raw:
@@ -86,7 +86,7 @@ def longcat_flash(c: Config) -> Raw:
     raw |= {"experts": mixed, "feed_forward": c.gated_mlp(c.spelling("ffn_hidden_size", "intermediate_size"))}
     both = {"parts": ["attention", "feed_forward", "experts"], "norm": {"without": ["experts"]}}
     order = ["both", "alone"] * (raw["n_layers"] // 2)
-    return layered(raw, (order, {"both": both, "alone": {"parts": ["attention", "feed_forward"]}}))
+    return with_kinds(raw, (order, {"both": both, "alone": {"parts": ["attention", "feed_forward"]}}))
 
 
 def deepseek_v32(c: Config) -> Raw:
@@ -151,7 +151,7 @@ def mistral_large4_text(c: Config) -> Raw:
     d_nope, d_rope = latent.pop("d_nope"), latent.pop("d_rope")
     raw = _latent_decoder(c, raw, latent | {"d_rope": d_rope}, eps=1e-5)
     c.items("layer_types", of=any_of("indexed_attention"), length=None, default=None)
-    raw["latent"] = _indexed(c, 32, raw["latent"], direct=True) | {"tempered": True, "index_interleaved": True}
+    raw["latent"] = _indexer(c, 32, raw["latent"], direct=True) | {"tempered": True, "index_interleaved": True}
     del raw["latent"]["d_rope"]
     raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 128, 4), "n_shared_experts", default=1, groups=(1, 1))
     raw["head"]["softcap"] = c.real("final_logit_softcapping", default=30.0)
@@ -174,7 +174,7 @@ def mistral_large4_text(c: Config) -> Raw:
     kinds = ["rotary" if on else "unrotated" for on in flags[:n]]
     first = c.count("first_k_dense_replace", default=1)
     axes = (kinds, rotated), _indexers(c, raw, _pattern(c, n)), c.typed_layers(raw, first)
-    return layered(raw, *axes)
+    return with_kinds(raw, *axes)
 
 
 def dots3_note_text(c: Config) -> Raw:
@@ -191,13 +191,13 @@ def dots3_note_text(c: Config) -> Raw:
     raw["experts"] |= {"d_ff_shared": shared * width, "n_shared": 1, "scoring": "sigmoid"}
     tables: dict[str, Raw] = {"full": {}}
     if INDEXED in types:
-        index = _indexed(c, 64, latent)
+        index = _indexer(c, 64, latent)
         tables["indexed"] = {"latent": {k: index[k] for k in index if k not in latent} | {"index_interleaved": True}}
     local = _local_latent(c, latent, [i for i, kind in enumerate(types) if kind == LOCAL])
     local["window"] = c.size("sliding_window", "sliding_window_size", default=512, null=512)
     tables["local"] = {"latent": local}
     kinds = [{INDEXED: "indexed", LOCAL: "local", GLOBAL: "full"}[kind] for kind in types]
-    return layered(raw, (kinds, tables), c.typed_layers(raw, _dense_layers(c, n)))
+    return with_kinds(raw, (kinds, tables), c.typed_layers(raw, _dense_layers(c, n)))
 
 
 INDEXED = "indexed_attention"
@@ -272,7 +272,7 @@ def axk1(c: Config) -> Raw:
     raw["norm"]["after"] = ["experts"]
     c.require_value(raw["latent"]["d_rope"], "head_dim", why="transformers' axk1 uses this key for the rotary width")
     c.note_mtp_layers()
-    return layered(raw, c.typed_layers(raw, _dense_layers(c, raw["n_layers"])))
+    return with_kinds(raw, c.typed_layers(raw, _dense_layers(c, raw["n_layers"])))
 
 
 def _dense_layers(c: Config, n_layers: int) -> list[bool]:
@@ -355,7 +355,7 @@ def deepseek_v4(c: Config) -> Raw:
         "head": c.lm_head(False),
     }
     tables = {names[kind]: parts | table for kind, table in mixers.items()}
-    return layered(raw, ([names[kind] for kind in types], tables))
+    return with_kinds(raw, ([names[kind] for kind in types], tables))
 
 
 def _rates(c: Config) -> Raw:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from txcalc.sources.huggingface.config import Config, Raw, layered
+from txcalc.sources.huggingface.config import Config, Raw, with_kinds
 from txcalc.sources.huggingface.encoder import bert_like
 from txcalc.sources.huggingface.leaf_list import Leaves, leaf, leaf_stack, of_kind
 from txcalc.sources.huggingface.seq2seq import bart_like, t5
@@ -136,7 +136,7 @@ def _windows(c: Config, raw: Raw) -> Raw:
     status = f"are counted but not run; {padding}"
     raw = c.with_idle(raw, 3 * n * d * (d + 1), "the projections of global positions", status)
     tables = {f"{width}": {"attention": {"window": width // 2 + 1}} for width in windows}
-    return layered(raw, ([f"{width}" for width in windows], tables))
+    return with_kinds(raw, ([f"{width}" for width in windows], tables))
 
 
 def longformer(c: Config) -> Raw:

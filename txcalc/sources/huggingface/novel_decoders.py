@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, ROUTED, TOP, WIDTH, Config, Raw, layered
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, ROUTED, TOP, WIDTH, Config, Raw, with_kinds
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number, without
 from txcalc.sources.huggingface.leaf_list import Leaves, leaf, norm_leaf
 from txcalc.sources.spec import real
@@ -88,7 +88,7 @@ def zaya(c: Config) -> Raw:
         name: {"parts": ["pieces", "experts"], "pieces": {"leaves": layer(kind, not i)}}
         for i, (name, kind) in enumerate(zip(names, types, strict=True))
     }
-    return layered(raw, (names, tables))
+    return with_kinds(raw, (names, tables))
 
 
 def muse_spark_text(c: Config) -> Raw:
@@ -137,7 +137,7 @@ def muse_spark_text(c: Config) -> Raw:
         }
         for name, kind, base, part in zip(names, types, bases, channels, strict=True)
     }
-    return layered(raw, (names, rows))
+    return with_kinds(raw, (names, rows))
 
 
 def openai_privacy_filter(c: Config) -> Raw:
@@ -224,7 +224,7 @@ def inkling_text(c: Config) -> Raw:
         }
         for kind, part in zip(kinds, channels, strict=True)
     }
-    return layered(raw, ([f"{kind}-{part}" for kind, part in zip(kinds, channels, strict=True)], tables))
+    return with_kinds(raw, ([f"{kind}-{part}" for kind, part in zip(kinds, channels, strict=True)], tables))
 
 
 def kimi_k3(c: Config, raw: Raw) -> Raw:
@@ -260,4 +260,4 @@ def kimi_k3(c: Config, raw: Raw) -> Raw:
     around = mean("output_blocks", -(-n // block) + 1)
     if "experts" in raw:
         raw["experts"] |= {"latent": latent, "correction": True}
-    return layered(without(raw, "layer", "pattern") | {"around": around}, (order, tables))
+    return with_kinds(without(raw, "layer", "pattern") | {"around": around}, (order, tables))

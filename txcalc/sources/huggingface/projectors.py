@@ -23,7 +23,7 @@ from txcalc.sources.huggingface.tower_types import (
     resampler_step,
     strided_convolution,
 )
-from txcalc.sources.huggingface.towers import GELU, shuffled
+from txcalc.sources.huggingface.towers import GELU, shuffle_factor
 from txcalc.sources.spec import MAX_SIZE
 
 
@@ -62,7 +62,7 @@ def _layers_read(c: Config) -> int:
     return len(layers)
 
 
-def _dropped(c: Config, default: str) -> int:
+def _dropped_tokens(c: Config, default: str) -> int:
     """1 if the class token is dropped, else 0."""
     c.ignore("vision_feature_select_strategy")
     return 1 if c.data.get("vision_feature_select_strategy", default) == "default" else 0
@@ -76,7 +76,7 @@ def _two(width: int, bias: bool = True) -> Steps:
 def llava(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     concatenated: Raw = {"merge": 1, "to": tower.width * _layers_read(c)}
     bias = c.flag("multimodal_projector_bias", default=True)
-    return Projection((concatenated, *_two(raw["d_model"], bias)), _dropped(c, "default"))
+    return Projection((concatenated, *_two(raw["d_model"], bias)), _dropped_tokens(c, "default"))
 
 
 def llava_next(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -87,7 +87,7 @@ def llava_next(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def llava_onevision(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     steps, _, _ = llava_next(c, v, tower, raw)
-    return Projection(steps, _dropped(c, "full"))
+    return Projection(steps, _dropped_tokens(c, "full"))
 
 
 def vipllava(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -134,8 +134,8 @@ def mistral3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 
 def internvl(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    steps: Steps = ({"merge": shuffled(c, "downsample_ratio")}, {"norm": "layer"}, *_two(raw["d_model"]))
-    return Projection(steps, _dropped(c, "default"))
+    steps: Steps = ({"merge": shuffle_factor(c, "downsample_ratio")}, {"norm": "layer"}, *_two(raw["d_model"]))
+    return Projection(steps, _dropped_tokens(c, "default"))
 
 
 def lfm2_vl(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -171,7 +171,7 @@ def none(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     return Projection(())
 
 
-def _aligned(c: Config, inner: int, raw: Raw) -> Steps:
+def _gated_aligner(c: Config, inner: int, raw: Raw) -> Steps:
     """A gated feed-forward, whose gate and up together have the width `inner`."""
     c.multiple("alignment_intermediate_size", inner, 2)
     return gated_steps(inner // 2, raw["d_model"])
@@ -179,14 +179,14 @@ def _aligned(c: Config, inner: int, raw: Raw) -> Steps:
 
 def cohere2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     merge: Raw = {"merge": c.size("downsample_factor", default=2) ** 2}
-    return Projection((merge, *_aligned(c, c.size("alignment_intermediate_size", default=36864), raw)))
+    return Projection((merge, *_gated_aligner(c, c.size("alignment_intermediate_size", default=36864), raw)))
 
 
 def aya(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Cohere 2's projector with a norm."""
     inner = c.size("alignment_intermediate_size", default=raw["d_model"])
     merge: Raw = {"merge": c.size("downsample_factor", default=2) ** 2}
-    return Projection((merge, {"norm": "layer"}, *_aligned(c, inner, raw)), _dropped(c, "full"))
+    return Projection((merge, {"norm": "layer"}, *_gated_aligner(c, inner, raw)), _dropped_tokens(c, "full"))
 
 
 def kimi(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -203,18 +203,18 @@ def got_ocr2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def voxtral(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Four concatenated frames, two matrices without biases."""
-    frames = _concatenated(tower, v.size("intermediate_size", default=5120))
+    frames = _concatenate(tower, v.size("intermediate_size", default=5120))
     return Projection((frames, *_two(raw["d_model"], False)))
 
 
-def _concatenated(tower: Tower, width: int) -> Raw:
+def _concatenate(tower: Tower, width: int) -> Raw:
     """Concatenation of frames to this width; if no number of frames has it, no token results."""
     return {"merge": MAX_SIZE if width % tower.width else width // tower.width, "to": width}
 
 
 def glmasr(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Frames concatenated to the tower's feed-forward width, and two matrices."""
-    frames, d = _concatenated(tower, v.size("intermediate_size", default=5120)), raw["d_model"]
+    frames, d = _concatenate(tower, v.size("intermediate_size", default=5120)), raw["d_model"]
     return Projection((frames, {"linear": 2 * d}, GELU, {"linear": d}))
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import TOP, WIDTH, Config, Raw, by_mixer, layered
+from txcalc.sources.huggingface.config import TOP, WIDTH, Config, Raw, by_mixer, with_kinds
 from txcalc.sources.huggingface.keys import any_of
 
 
-def expanded(c: Config, raw: Raw, *names: str) -> int:
+def mixer_channels(c: Config, raw: Raw, *names: str) -> int:
     """The mixer's number of channels: the factor in one of the keys `names`, times the width."""
     factor = c.real(*names, default=2)
     inner = int(factor * raw["d_model"])
@@ -29,7 +29,7 @@ def step_rank(c: Config, raw: Raw, *names: str) -> int:
 def mamba(c: Config) -> Raw:
     """Mamba; Falcon-Mamba's norms on Δ, B and C have no weights."""
     raw = _recurrent(c)
-    inner = expanded(c, raw, "expand")
+    inner = mixer_channels(c, raw, "expand")
     width = c.size("intermediate_size", default=None)
     if width is not None and width != inner:
         c.fault("intermediate_size", width, f"expand × hidden_size = {inner:,}", "transformers computes it")
@@ -83,7 +83,7 @@ def _mamba2(c: Config, n_heads: int, d_head: int, inner: int, names: str, groups
 
 def mamba2(c: Config) -> Raw:
     raw = _recurrent(c)
-    inner = expanded(c, raw, "expand")
+    inner = mixer_channels(c, raw, "expand")
     d_head = c.size("head_dim", default=64)
     # Only flash-linear-attention's class has these keys; it computes the number of heads.
     n_heads = max(1, inner // d_head) if {"fuse_norm", "fuse_cross_entropy"} & c.data.keys() else 128
@@ -97,7 +97,7 @@ def jamba(c: Config) -> Raw:
     """Attention without positions in every `attn_layer_period`-th layer, experts in every `expert_layer_period`-th."""
     raw = c.stack()
     n = raw["n_layers"]
-    inner = expanded(c, raw, "mamba_expand")
+    inner = mixer_channels(c, raw, "mamba_expand")
     raw["mamba"] = mamba_mixer(c, inner, step_rank(c, raw, "mamba_dt_rank")) | {"norms": True}
     raw = c.decoder(raw, c.heads(raw, kv=8, width_names=()), positions={"form": "none"})
     mixed = c.experts(("num_experts", "num_local_experts"), ("num_experts_per_tok",), ("intermediate_size",), 16, 2)
@@ -115,7 +115,7 @@ def jamba(c: Config) -> Raw:
     parts = {
         name: {"parts": [name.partition("-")[0], "experts" if "-" in name else "feed_forward"]} for name in set(names)
     }
-    return layered(raw, (names, parts))
+    return with_kinds(raw, (names, parts))
 
 
 def _place_in_period(c: Config, name: str, period: int, offset: int) -> tuple[int, int]:
@@ -153,7 +153,7 @@ def granitemoehybrid(c: Config) -> Raw:
         c.fault("position_embedding_type", form, "'rope' or 'nope'")
     raw |= {
         "attention": attention,
-        "mamba2": granite_mixer(c, raw, expanded(c, raw, "mamba_expand")),
+        "mamba2": granite_mixer(c, raw, mixer_channels(c, raw, "mamba_expand")),
         "norm": c.rms(),
         "positions": c.rotary(attention["d_head"]) if form == "rope" else {"form": "none"},
         "head": c.lm_head(tied=False),
@@ -215,7 +215,7 @@ def nemotron_h(c: Config) -> Raw:
         raw["experts"] = mixed | {"activation": activation, "gated": False, "d_ff_shared": shared}
         raw["experts"] |= {"scoring": "sigmoid"} | ({"latent": latent} if latent is not None else {})
     c.note_mtp_layers()
-    return layered(raw, (names, {name: {"parts": [name]} for name in set(names)}))
+    return with_kinds(raw, (names, {name: {"parts": [name]} for name in set(names)}))
 
 
 def _branches(c: Config) -> list[str]:
@@ -265,7 +265,7 @@ def recurrent_gemma(c: Config) -> Raw:
     }
     kinds = {"recurrent": "rg_lru", "attention": "attention"}
     names = [kinds[cycle[i % len(cycle)]] for i in range(n)]
-    return layered(raw, (names, {name: {"parts": [name, "feed_forward"]} for name in set(names)}))
+    return with_kinds(raw, (names, {name: {"parts": [name, "feed_forward"]} for name in set(names)}))
 
 
 def rwkv(c: Config) -> Raw:

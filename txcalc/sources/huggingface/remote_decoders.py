@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, Raw, layered
+from txcalc.sources.huggingface.config import Config, Raw, with_kinds
 from txcalc.sources.huggingface.decoders import decoder as decoder
 from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf, of_kind
 from txcalc.sources.spec import Wrong, size
@@ -173,7 +173,7 @@ def deci(c: Config) -> Raw:
         c.divides(number, attention["n_heads"], "num_key_value_heads_per_layer", "num_attention_heads")
     raw = c.decoder(raw, attention, head={"tied": c.flag("tie_word_embeddings", default=False)})
     kinds = {f"groups{number}": {"attention": {"n_kv_heads": number}} for number in groups}
-    return layered(raw, ([f"groups{number}" for number in groups], kinds))
+    return with_kinds(raw, ([f"groups{number}" for number in groups], kinds))
 
 
 def mimo(c: Config) -> Raw:
@@ -237,7 +237,7 @@ def nemotron_nas(c: Config) -> Raw:
         "positions": c.rotary(width),
         "head": c.lm_head(tied=False),
     }
-    return raw if c.faults else layered(raw, (kinds, tables))
+    return raw if c.faults else with_kinds(raw, (kinds, tables))
 
 
 def _block(value: object) -> Any:
@@ -291,4 +291,4 @@ def yuan(c: Config) -> Raw:
     ]  # fmt: skip
     raw |= {"pieces": {"leaves": of_kind("attention", leaves)}, "feed_forward": c.gated_mlp()}
     raw |= {"norm": c.rms(), "positions": {"form": "none"}, "head": c.lm_head(tied=False)}
-    return layered(raw, (["layer"] * raw["n_layers"], {"layer": {"parts": ["pieces", "feed_forward"]}}))
+    return with_kinds(raw, (["layer"] * raw["n_layers"], {"layer": {"parts": ["pieces", "feed_forward"]}}))

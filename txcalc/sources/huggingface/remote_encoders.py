@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, Raw, layered
+from txcalc.sources.huggingface.config import Config, Raw, with_kinds
 from txcalc.sources.huggingface.encoder import bert_like, encoder
 from txcalc.sources.huggingface.image_text import clip_vision_model, config_of
 from txcalc.sources.huggingface.leaf_list import leaf, matrix, of_kind
@@ -63,7 +63,7 @@ def nomic_bert_own(c: Config) -> Raw:
         c.fault("activation_function", act, "'gelu'", "gated experts are not supported")
     mixed = c.experts(("num_experts",), ("moe_top_k",), ("n_inner",))
     raw["experts"] = mixed | {"gated": False, "activation": "gelu", "sum_bias": True}
-    return layered(raw, c.mixture(raw, [i % period == 1 for i in range(n)]))
+    return with_kinds(raw, c.mixture(raw, [i % period == 1 for i in range(n)]))
 
 
 def safety_checker(c: Config) -> Raw:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, layered
+from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, with_kinds
 from txcalc.sources.huggingface.delta import LINEAR, minimax
 from txcalc.sources.huggingface.keys import any_of
 from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf, of_kind
@@ -45,7 +45,7 @@ def hunyuan(c: Config) -> Raw:
     if qk_norm and "borrower" in kinds:  # borrowers also have a norm of K, which they do not run
         raw["idle"] = kinds.count("borrower") * attention["d_head"]
     borrower = {"parts": parts, "attention": {"kv_from": "owner"}}
-    return layered(raw, (kinds, {"owner": {"parts": parts}, "borrower": borrower}))
+    return with_kinds(raw, (kinds, {"owner": {"parts": parts}, "borrower": borrower}))
 
 
 def arctic(c: Config) -> Raw:
@@ -62,10 +62,10 @@ def arctic(c: Config) -> Raw:
     attention["bias"] = c.flag("attention_bias", default=False)
     raw = c.decoder(raw, attention, mixed=mixed, norm=c.rms(eps=1e-5))
     if not parallel:
-        return layered(raw, c.mixture(raw, sparse))
+        return with_kinds(raw, c.mixture(raw, sparse))
     c.note("the experts read the layer's input, not the output of attention; this changes no FLOPs")
     both = {"parts": ["attention", "feed_forward", "experts"], "feed_forward": {"d_ff": raw["d_model"]}}
-    return layered(raw, (["both" if has_experts else "dense" for has_experts in sparse],
+    return with_kinds(raw, (["both" if has_experts else "dense" for has_experts in sparse],
                          {"both": both, "dense": {"parts": ["attention", "feed_forward"]}}))  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def _deepseek(c: Config, raw: Raw, mla: bool) -> Raw:
         c.fault("topk_method", method, "'greedy', 'group_limited_greedy' or 'noaux_tc'")
     mixed["scoring"] = form
     raw["experts"] = mixed
-    return layered(raw, c.first_dense(raw, 0))
+    return with_kinds(raw, c.first_dense(raw, 0))
 
 
 def deepseek_vl_v2(c: Config) -> Raw:
@@ -176,7 +176,7 @@ def step3_text(c: Config) -> Raw:
     raw |= {"norm": c.rms(eps=1e-5), "positions": {"form": "none"}, "head": c.lm_head(tied=False)}
     kinds = ["sparse" if i in sparse else "dense" for i in numbers]
     tables = {"sparse": {"parts": ["pieces", "experts"]}, "dense": {"parts": ["pieces", "feed_forward"]}}
-    return layered(raw, (kinds, {kind: tables[kind] for kind in set(kinds)}))
+    return with_kinds(raw, (kinds, {kind: tables[kind] for kind in set(kinds)}))
 
 
 def step3_vl(c: Config) -> Raw:
@@ -253,7 +253,7 @@ def bailing_moe_linear(c: Config) -> Raw:
         name: {"parts": [parts[mixer], "feed_forward" if dense else "experts"]}
         for name, (mixer, dense) in zip(named, kinds, strict=True)
     }
-    return layered(raw, (named, tables))
+    return with_kinds(raw, (named, tables))
 
 
 _DISAGREE = "for other values MLX and SGLang build different layers"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, Raw, layered
+from txcalc.sources.huggingface.config import Config, Raw, with_kinds
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.dense import falcon
 from txcalc.sources.huggingface.keys import without
@@ -55,7 +55,7 @@ def openelm(c: Config) -> Raw:
         kinds.append(f"heads{n_heads}over{n_kv_heads}wide{d_ff}")
         heads = {"n_heads": n_heads, "n_kv_heads": n_kv_heads}
         tables[kinds[-1]] = {"attention": heads, "feed_forward": {"d_ff": d_ff}}
-    return raw if c.faults else layered(raw, (kinds, tables))
+    return raw if c.faults else with_kinds(raw, (kinds, tables))
 
 
 def divisible(width: float, by: int) -> int:

@@ -9,7 +9,7 @@ from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.families import READERS, WHOLES, reader
 from txcalc.sources.huggingface.heads import class_of
-from txcalc.sources.huggingface.keys import bare, printable
+from txcalc.sources.huggingface.keys import letters_of, printable
 from txcalc.sources.huggingface.leaf_list import leaf
 from txcalc.sources.huggingface.multimodal import LANGUAGE_ONLY, note_towers
 from txcalc.sources.huggingface.tower_registry import TOWER_PLANS, describe_towers
@@ -206,9 +206,9 @@ def _require_class(c: Config, classes: tuple[str, ...], endings: tuple[str, ...]
     cls = class_of(c.data)
     if cls is None:
         return ""
-    if bare(cls) not in [name + ending for name in classes for ending in endings]:
+    if letters_of(cls) not in [name + ending for name in classes for ending in endings]:
         c.fault_class(f"a class of {c.model_type}")
-    return bare(cls)
+    return letters_of(cls)
 
 
 def _with_head(inner: Config, whole: Whole) -> Raw:
@@ -229,7 +229,11 @@ def _read_text(inner: Config, texts: tuple[str, ...], *ignored: str) -> Raw:
     if model_type not in texts or model_type not in READERS:
         inner.fault("model_type", model_type, f"one of {', '.join(texts)}")
         model_type = texts[0]
-    if cls and metadata.knows(model_type) and bare(cls) not in [bare(name) for name in metadata.classes(model_type)]:
+    if (
+        cls
+        and metadata.knows(model_type)
+        and letters_of(cls) not in [letters_of(name) for name in metadata.classes(model_type)]
+    ):
         inner.fault("architectures[0]", cls, f"a class of {model_type}")
     inner.model_type = model_type
     raw: Raw = reader(model_type)(inner)

@@ -129,7 +129,7 @@ def plamo2(c: Config) -> Raw:
     kinds = {}
     for name in sorted({*order}):
         kind = "recurrent" if name == "scanning" else "attention"
-        kinds[name] = [*_sandwiched("mixer", d, mixers[name], kind), *_sandwiched("mlp", d, channels, "feed_forward")]
+        kinds[name] = [*_sandwich("mixer", d, mixers[name], kind), *_sandwich("mlp", d, channels, "feed_forward")]
     head, last = {"tied": c.flag("tie_word_embeddings", default=True)}, norm_leaf("last", d, "rms_norm")
     return leaf_stack(raw | {"around": [last], "head": head}, kinds, order)
 
@@ -147,6 +147,6 @@ def _scanning(c: Config, d: int, w: int) -> list[Raw]:
     return [*leaves, matrix("out_proj", inner, d)]
 
 
-def _sandwiched(name: str, d: int, branch: list[Raw], kind: str) -> list[Raw]:
+def _sandwich(name: str, d: int, branch: list[Raw], kind: str) -> list[Raw]:
     norms = [norm_leaf(f"{where}_{name}", d, "rms_norm") for where in ("pre", "post")]
     return [norms[0], *of_kind(kind, branch), norms[1], leaf(f"{name}_sum", "sum", d, kind=kind)]

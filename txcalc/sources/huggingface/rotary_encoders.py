@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, with_kinds
 from txcalc.sources.huggingface.encoder import bert_head, bert_like
 
 
@@ -31,7 +31,7 @@ def roformer(c: Config) -> Raw:
 
 def eurobert(c: Config) -> Raw:
     """Llama's layers with bidirectional attention."""
-    raw = _gated(c)
+    raw = _llama_encoder(c)
     form = c.head_of("masked-lm", "none", "sequence", "token")
     if form == "masked-lm":
         tied = c.flag("tie_word_embeddings", default=False)
@@ -49,7 +49,7 @@ def eurobert(c: Config) -> Raw:
     return raw | {"head": head}
 
 
-def _gated(c: Config) -> Raw:
+def _llama_encoder(c: Config) -> Raw:
     """A stack of Llama's layers as an encoder."""
     raw = c.widths("encoder")
     attention = c.heads(raw, whole=True)
@@ -95,7 +95,7 @@ def esm(c: Config) -> Raw:
 
 def esmc(c: Config) -> Raw:
     """Llama's layers with LayerNorms; those of Q and K cover all heads and, like the final one, have no bias."""
-    raw = _gated(c)
+    raw = _llama_encoder(c)
     attention = raw["attention"]
     d_head = raw["d_model"] // attention["n_heads"]
     c.require_value(d_head, "head_dim", why="the norms of Q and K are as wide as the model")
@@ -161,4 +161,4 @@ def _with_windows(c: Config, raw: Raw, period: int, window: int, tables: dict[st
     types = c.layer_types(n, [LOCAL if i % period else GLOBAL for i in range(n)])
     starts = ["first" if i == 0 else "later" for i in range(n)]
     kinds: dict[str, Raw] = {"first": {"norm": {"without": ["attention"]}}, "later": {}}
-    return layered(raw, c.windows(raw, window, types, tables), (starts, kinds))
+    return with_kinds(raw, c.windows(raw, window, types, tables), (starts, kinds))

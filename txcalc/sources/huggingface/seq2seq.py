@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, with_kinds
 from txcalc.sources.huggingface.keys import ACTIVATIONS, without
 
 
@@ -39,7 +39,7 @@ def joined_head(c: Config, may_untie: bool = False, classes: int = 0) -> Raw:
     return {"tied": c.flag("tie_word_embeddings", default=True) if may_untie else True}
 
 
-def _headed(raw: Raw, head: Raw) -> Raw:
+def _add_head(raw: Raw, head: Raw) -> Raw:
     """The description with its head; only the decoder has a classifier."""
     if head.get("form") != "classifier":
         return raw | {"head": head}
@@ -88,7 +88,7 @@ def t5(c: Config, decoder_layers: int | None = None, classes: int = 2, gates: st
     head = joined_head(c, True, classes)
     if head.get("tied") is False:
         c.note("the head is untied, as in later checkpoints of T5: transformers 5 may tie it")
-    return _headed(raw, head)
+    return _add_head(raw, head)
 
 
 def _encoder(c: Config, raw: Raw, classes: int) -> Raw:
@@ -154,7 +154,7 @@ def bart_like(
         "encoder": half_of(c, raw, "encoder", act),
         "decoder": half_of(c, raw, "decoder", act),
     }
-    return _decoder(c, raw, crossed) if decoder_only else _headed(raw, joined_head(c, classes=classes))
+    return _decoder(c, raw, crossed) if decoder_only else _add_head(raw, joined_head(c, classes=classes))
 
 
 def _decoder(c: Config, raw: Raw, crossed: bool) -> Raw:
@@ -269,7 +269,7 @@ def nllb_moe(c: Config) -> Raw:
         step = c.count(f"{half}_sparse_step", default=4)
         sparse = [step > 0 and (i + 1) % step == 0 for i in range(table["n_layers"])]
         table["experts"] = {**table["feed_forward"], "n_experts": number, "top_k": min(2, number), "gated": False}
-        raw[half] = layered(table, _mixture(sparse, half))
+        raw[half] = with_kinds(table, _mixture(sparse, half))
     return raw
 
 
@@ -311,7 +311,7 @@ def _gemma_half(c: Config, half: str) -> Raw:
     }
     window = c.size("sliding_window", default=4096)
     types = c.layer_types(n, [GLOBAL if i % 2 else LOCAL for i in range(n)])
-    return layered(raw, c.windows(raw, window if half == "decoder" else window + 1, types))
+    return with_kinds(raw, c.windows(raw, window if half == "decoder" else window + 1, types))
 
 
 def switch_transformers(c: Config) -> Raw:
@@ -332,5 +332,5 @@ def switch_transformers(c: Config) -> Raw:
             step = n // sparse_layers if sparse_layers else n
         sparse = [step > 0 and (i % step == 1 or step == 1) for i in range(n)]
         table |= {"feed_forward": ffn, "experts": {**ffn, "n_experts": number, "top_k": 1}}
-        table |= layered(table, _mixture(sparse, half))
+        table |= with_kinds(table, _mixture(sparse, half))
     return raw

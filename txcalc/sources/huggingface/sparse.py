@@ -13,9 +13,9 @@ from txcalc.sources.huggingface.config import (
     WIDTH,
     Config,
     Raw,
-    layered,
     periodic,
     rotary_axis,
+    with_kinds,
 )
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
 from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf, of_kind
@@ -33,7 +33,7 @@ def qwen2_moe(c: Config) -> Raw:
     window = c.size("sliding_window", default=4096, null=None) if on else None
     top = c.count("max_window_layers", default=28) if on else 0
     types = c.layer_types(n, [LOCAL if on and i % 2 == 0 and i < top else GLOBAL for i in range(n)])
-    return layered(raw, c.windows(raw, window, types), c.mixture(raw, c.qwen_sparse(raw)))
+    return with_kinds(raw, c.windows(raw, window, types), c.mixture(raw, c.qwen_sparse(raw)))
 
 
 def note_mtp_modules(c: Config) -> None:
@@ -67,7 +67,7 @@ def ernie4_5_moe(c: Config) -> Raw:
         c.fault("moe_layer_end_index", last, "a layer, or -1 for the last")
         last = -1
     sparse = [first <= i <= (n if last == -1 else last) and (i + 1) % period == 0 for i in range(n)]
-    return layered(raw, c.dense_where(raw, [not is_sparse for is_sparse in sparse]))
+    return with_kinds(raw, c.dense_where(raw, [not is_sparse for is_sparse in sparse]))
 
 
 def flint(c: Config) -> Raw:
@@ -82,7 +82,7 @@ def flint(c: Config) -> Raw:
     only = c.items("mlp_only_layers", of=number, length=None, default=[0, 1])
     dense = [i in only or (i + 1) % step != 0 for i in range(n)]
     axis = c.windows(raw, window, types, {"global": {"positions": {"form": "none"}}})
-    return layered(raw, axis, c.dense_where(raw, dense))
+    return with_kinds(raw, axis, c.dense_where(raw, dense))
 
 
 def dots1(c: Config) -> Raw:
@@ -93,7 +93,7 @@ def dots1(c: Config) -> Raw:
     raw = c.decoder(raw, attention, mixed=mixed | {"scoring": "sigmoid"})
     window, first = c.size("sliding_window", default=4096, null=None), c.count("max_window_layers", default=62)
     types = c.layer_types(n, [LOCAL if window is not None and i >= first else GLOBAL for i in range(n)])
-    return layered(raw, c.windows(raw, window, types), c.first_dense(raw, 0))
+    return with_kinds(raw, c.windows(raw, window, types), c.first_dense(raw, 0))
 
 
 def dbrx(c: Config) -> Raw:
@@ -151,7 +151,7 @@ def cohere2_moe(c: Config) -> Raw:
         kind == LOCAL or (part == "dense" and dense_period == 1) for kind, part in zip(types, kinds, strict=True)
     ]
     sparse = c.mixture(raw, [kind == "sparse" for kind in kinds])
-    return layered(raw, c.windows(raw, window, types), rotary_axis(rotated), sparse)
+    return with_kinds(raw, c.windows(raw, window, types), rotary_axis(rotated), sparse)
 
 
 def llama4_text(c: Config) -> Raw:
@@ -186,7 +186,7 @@ def llama4_text(c: Config) -> Raw:
     if qk_norm:
         rotary[1]["rotary"] = {"attention": {"qk_norm": "bare"}}
     axis = (spans, {"chunked": local, "global": {}})
-    return layered(raw, axis, rotary, c.mixture(raw, [i in sparse for i in range(n)]))
+    return with_kinds(raw, axis, rotary, c.mixture(raw, [i in sparse for i in range(n)]))
 
 
 def mimo_v2_flash(c: Config) -> Raw:
@@ -234,7 +234,7 @@ def mimo_v2_flash(c: Config) -> Raw:
     axis = c.windows(raw, window, types, tables)
     kinds = c.typed_layers(raw, 1)
     c.require_value([int(kind == "sparse") for kind in kinds[0]], "moe_layer_freq")
-    return layered(raw, axis, kinds)
+    return with_kinds(raw, axis, kinds)
 
 
 def _check_rope_types(c: Config, types: list[str]) -> None:
@@ -284,7 +284,7 @@ def laguna(c: Config) -> Raw:
             expected = f"multiples of num_key_value_heads = {attention['n_kv_heads']}"
             c.fault("num_attention_heads_per_layer", count, expected)
     by_heads: dict[str, Raw] = {f"{count}h": {"attention": {"n_heads": count}} for count in counts}
-    return layered(raw, axis, ([f"{count}h" for count in counts], by_heads), c.typed_layers(raw, 1))
+    return with_kinds(raw, axis, ([f"{count}h" for count in counts], by_heads), c.typed_layers(raw, 1))
 
 
 def afmoe(c: Config) -> Raw:
@@ -302,7 +302,7 @@ def afmoe(c: Config) -> Raw:
     types = c.layer_types(n, periodic(n, period))
     first = c.count("num_dense_layers", default=1)
     axis = c.windows(raw, window, types, {"global": {"positions": {"form": "none"}}})
-    return layered(raw, axis, c.dense_where(raw, first))
+    return with_kinds(raw, axis, c.dense_where(raw, first))
 
 
 def beam(c: Config) -> Raw:
@@ -325,7 +325,7 @@ def beam(c: Config) -> Raw:
     shift = leaf("gate_bias", "shift", attention["n_heads"], kind="attention", runs=attention["d_head"])
     for table in tables.values():
         table |= {"parts": ["pieces", *table["parts"]], "pieces": {"leaves": [shift]}}
-    return layered(raw, axis, (names, tables))
+    return with_kinds(raw, axis, (names, tables))
 
 
 def minimax_m3_vl_text(c: Config) -> Raw:
@@ -373,7 +373,7 @@ def minimax_m3_vl_text(c: Config) -> Raw:
         parts.append("experts" if kind.endswith("sparse") else "feed_forward")
         norm = {"norm": {"without": ["pieces"]}} if "pieces" in parts else {}
         tables[kind] = {"parts": parts} | norm
-    return layered(raw, (kinds, tables))
+    return with_kinds(raw, (kinds, tables))
 
 
 _SELECTED = "minimax_m3_sparse"

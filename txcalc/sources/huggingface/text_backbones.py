@@ -15,8 +15,8 @@ from txcalc.sources.huggingface.config import (
     WIDTH,
     Config,
     Raw,
-    layered,
     rotary_axis,
+    with_kinds,
 )
 from txcalc.sources.huggingface.keys import any_of
 from txcalc.sources.spec import real, size
@@ -32,7 +32,7 @@ def deepseek_ocr2_text(c: Config, dense: int | None = None, kv: int | None = Non
     raw = c.decoder(raw, attention, mixed=mixed)
     if dense is None and c.data.get("mlp_layer_types") is None:
         c.fault("mlp_layer_types", c.data.get("mlp_layer_types", ABSENT), 'a list of "dense" and "sparse" per layer')
-    return layered(raw, c.typed_layers(raw, dense or 0))
+    return with_kinds(raw, c.typed_layers(raw, dense or 0))
 
 
 def unlimited_ocr_text(c: Config) -> Raw:
@@ -92,7 +92,7 @@ def muse_glimmer_text(c: Config) -> Raw:
     types = c.layer_types(n, [GLOBAL if is_full else LOCAL for is_full in full])
     default = [0.0 if is_full else 1.0 for is_full in full]
     bases = c.items("layer_rope_theta", of=real, length=n, default=None) or default
-    return layered(raw, c.windows(raw, window, types), rotary_axis(bases))
+    return with_kinds(raw, c.windows(raw, window, types), rotary_axis(bases))
 
 
 def ernie4_5_vl_moe_text(c: Config) -> Raw:
@@ -114,7 +114,7 @@ def ernie4_5_vl_moe_text(c: Config) -> Raw:
     raw = c.decoder(raw, attention, mixed=mixed, tied=True, theta=5e5)
     axis = c.typed_layers(raw, 1)
     per_layer = mixed["n_experts"] * (3 * d * widths[-1] + d + 1)
-    return layered(c.with_idle(raw, per_layer * axis[0].count("sparse"), "the experts for image tokens"), axis)
+    return with_kinds(c.with_idle(raw, per_layer * axis[0].count("sparse"), "the experts for image tokens"), axis)
 
 
 def step3p5(c: Config) -> Raw:
@@ -151,7 +151,7 @@ def step3p5(c: Config) -> Raw:
         tables["local"]["attention"] = {"n_heads": count}
     window = c.size("sliding_window", default=None, null=None)
     axis = c.windows(raw, window if LOCAL in types else None, types, tables)
-    return layered(raw, axis, c.dense_where(raw, [kind == "dense" for kind in kinds]))
+    return with_kinds(raw, axis, c.dense_where(raw, [kind == "dense" for kind in kinds]))
 
 
 def _per_layer(c: Config, key: str, n: int, n_mtp: int, default: list[Any], of: Any) -> list[Any]:

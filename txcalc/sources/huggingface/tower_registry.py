@@ -73,7 +73,7 @@ def describe_towers(c: Config, text: Config, raw: Raw) -> Raw:
         readings = [(plan, *_read(outer, plan, raw)) for plan in present]
         outer.report_unread_keys()
         outer.finish(c.model_type)
-        parts = [_described(*reading) for reading in readings]
+        parts = [_towers(*reading) for reading in readings]
     except InputError as error:
         suffix = f" (and {len(error.faults) - 1} more)" if len(error.faults) > 1 else ""
         c.note(f"params.whole is not known: {error.faults[0]}{suffix}")
@@ -87,7 +87,7 @@ def describe_towers(c: Config, text: Config, raw: Raw) -> Raw:
     return answer | ({"towers": towers} if towers else {}) | ({"beside": counted} if counted else {})
 
 
-def _described(plan: TowerPlan, tower: Tower, projection: Projection) -> tuple[Raw, str, str]:
+def _towers(plan: TowerPlan, tower: Tower, projection: Projection) -> tuple[Raw, str, str]:
     """The towers as descriptions, or their parameters if nothing else is known; a phrase with these parameters; the
     reason why their FLOPs are unknown, or "". Errors: `InputError`."""
     steps, names = [*tower.steps, *projection.steps], tuple(plan.of.split())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from txcalc.sources.huggingface.config import Config, Raw, layered
+from txcalc.sources.huggingface.config import Config, Raw, with_kinds
 from txcalc.sources.huggingface.tower_types import (
     Sizes,
     Steps,
@@ -190,13 +190,13 @@ def llama4(v: Config) -> Tower:
     before, after = v.size("projector_input_dim", default=4096), v.size("projector_output_dim", default=4096)
     vision = square(v, 448, 14, patch_bias=False)
     raw = stack(size, _act(v, "gelu"), vision=vision, embedding={"norm": True})
-    width, merge = v.size("vision_output_dim", default=7680), shuffled(v, "pixel_shuffle_ratio")
+    width, merge = v.size("vision_output_dim", default=7680), shuffle_factor(v, "pixel_shuffle_ratio")
     first: Steps = ({"merge": merge, "to": size.d_ff}, {"linear": before, "bias": False}, GELU)
     then: Steps = ({"merge": 1, "to": after}, {"linear": after, "bias": False}, GELU, {"merge": 1, "to": width})
     return Tower(width, raw, steps=(*first, *then), first=1)
 
 
-def shuffled(v: Config, key: str) -> int:
+def shuffle_factor(v: Config, key: str) -> int:
     """The number of positions that pixel shuffle merges, by the key of its ratio per side."""
     ratio = v.real(key, default=0.5)
     if not 0.01 <= ratio <= 1:
@@ -270,7 +270,7 @@ def qwen2_5_vl(v: Config, grouped: bool = False) -> Tower:
     side = v.size("window_size", default=112) // tower.vision["patch"] // cell
     window = {"attention": {"side": max(1, side) * cell, "cell": cell}}
     kinds = ["all" if i in full else "window" for i in range(min(tower.layers, MAX_LAYERS))]
-    return Tower(out, layered(raw, (kinds, {"window": window, "all": {}})), steps=_merger(tower, out, "rms"))
+    return Tower(out, with_kinds(raw, (kinds, {"window": window, "all": {}})), steps=_merger(tower, out, "rms"))
 
 
 def qwen3_vl(v: Config, deep: bool = True) -> Tower:
@@ -349,7 +349,7 @@ def muse_glimmer(v: Config) -> Tower:
     if not isinstance(kinds, list) or len(kinds) != size.layers or not all(kind in layer_kinds for kind in kinds):
         v.fault("layer_types", kinds, f"{size.layers} of {', '.join(layer_kinds)}")
         kinds = []
-    raw = layered(stack(size, _act(v, "gelu"), **tables), (kinds, layer_kinds))
+    raw = with_kinds(stack(size, _act(v, "gelu"), **tables), (kinds, layer_kinds))
     return Tower(cell**2 * size.width, raw, steps=({"merge": cell**2},))
 
 

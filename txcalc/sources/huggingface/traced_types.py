@@ -40,7 +40,7 @@ def recorded(c: Config) -> Raw:
     sizes = _sizes(at, row)
     acts = {path: _of(at, path).activation(_last(path), default=default) for path, default in row["acts"].items()}
     for path, only in row["pinned"].items():
-        _only(_of(at, path), _last(path), only)
+        _require(_of(at, path), _last(path), only)
     for path in row["free"]:
         inner, key = _of(at, path), _last(path)
         inner.ignore(key)
@@ -113,7 +113,7 @@ def _size(at: Mapping[str, Config], path: str, default: int, row: Table) -> int:
     return number
 
 
-def _only(c: Config, key: str, value: object) -> None:
+def _require(c: Config, key: str, value: object) -> None:
     """A fault unless a key has the value that was traced."""
     c.ignore(key)
     got = c.data.get(key, ABSENT)

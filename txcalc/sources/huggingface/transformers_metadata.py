@@ -52,7 +52,7 @@ def types_of(cls: str) -> tuple[str, ...]:
     )
 
 
-def unnamed(model_type: str, key: str) -> bool:
+def is_unnamed(model_type: str, key: str) -> bool:
     """True for a key that neither the code of this model type nor the shared code names; False if that code is not
     known."""
     keys = _kinds(model_type)

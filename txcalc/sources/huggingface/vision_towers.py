@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, Raw, layered
+from txcalc.sources.huggingface.config import Config, Raw, with_kinds
 from txcalc.sources.huggingface.leaf_list import (
     Leaves,
     attention_leaves,
@@ -168,7 +168,7 @@ def minicpmv(v: Config) -> Tower:
     leaves = pre_norm_leaves(d, [inside], f, act, True, here, here)
     after = {"parts": ["pieces"], "pieces": {"leaves": leaves}, "norm": {"without": ["pieces"]}}
     kinds = ["before" if i <= insert_after else "after" for i in range(n)]
-    raw = layered(raw, (kinds, {"before": {"parts": ["attention", "feed_forward"]}, "after": after}))
+    raw = with_kinds(raw, (kinds, {"before": {"parts": ["attention", "feed_forward"]}, "after": after}))
     raw["norm"] = {**raw["norm"], "final": False}
     raw["around"] = [*merger, norm_leaf("last", d, **here)]
     return Tower(d, raw, ({"merge": merged, "to": d},))
@@ -240,7 +240,7 @@ def florence2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Project
     return Projection((tables, mean, matrix, {"norm": "layer"}))
 
 
-def _named(v: Config, known: Mapping[str, object], *changes: str) -> tuple[str, Config]:
+def _timm_architecture(v: Config, known: Mapping[str, object], *changes: str) -> tuple[str, Config]:
     """timm's architecture, one of `known`, and the config of its arguments `changes`."""
     name = v.text("architecture", default="resnet50")
     if name not in known:
@@ -265,7 +265,7 @@ _CHANGES = "embed_dim depth img_size global_pool use_post_transformer_norm init_
 
 def perception(v: Config) -> Tower:
     """CLIP's layers with rotary and learned positions, without pooling."""
-    name, args = _named(v, PERCEPTION, *_CHANGES.split())
+    name, args = _timm_architecture(v, PERCEPTION, *_CHANGES.split())
     width, layers, heads, d_ff, patch, side, class_token, final, layer_scale = PERCEPTION[name]
     d, final = args.size("embed_dim", default=width), args.flag("use_post_transformer_norm", default=final)
     if "embed_dim" not in args:

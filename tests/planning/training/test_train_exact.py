@@ -221,11 +221,8 @@ def test_what_an_optimizer_keeps(name: str, vector: int, matrix: int, cube: int)
 
 
 def test_eight_bits_have_a_scale_for_256() -> None:
-    size = OPTIMIZERS["adamw-8bit"].size
-    assert [size(shape, 4, False, False) for shape in ((16, 256), (4097,))] == [2 * (4096 + 64), 2 * (4097 + 4 * 17)]
-    assert size((4095,), 4, False, True) == 2 * 4 * 4095
     recipe = Recipe(optimizer="adamw-8bit")
-    for elements, sizes in ((4095, 8 * 4095), (4096, 2 * (4096 + 64))):
+    for elements, sizes in ((4095, 8 * 4095), (4096, 2 * (4096 + 64)), (4097, 2 * (4097 + 4 * 17))):
         made = RankTensor((elements,), 1, None, False, False, ())
         assert states([made], recipe, 0).optimizer == sizes
 

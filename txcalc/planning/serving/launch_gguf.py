@@ -11,7 +11,7 @@ from txcalc.planning.formats.names import NATIVE
 from txcalc.planning.formats.weights import plain
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.deployment import Plan
-from txcalc.planning.serving.engine_profiles import profile
+from txcalc.planning.serving.engine_profiles import data, profile
 from txcalc.planning.serving.launch_weights import CommandWeights, name_of, to_fill_in
 from txcalc.planning.serving.offload import is_single_decoder, layer_count
 from txcalc.planning.serving.points import SpeculativeDecoding
@@ -19,7 +19,6 @@ from txcalc.planning.serving.points import SpeculativeDecoding
 Flags = list[tuple[str, object]]
 
 BATCH = 2048  # llama.cpp's default of tokens that a request hands on at once; a step has `--ubatch-size` of them
-CACHES = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 CACHES_OF_OLLAMA = ("q8_0", "q4_0")
 
 
@@ -74,7 +73,7 @@ def llama_server(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding
     else:
         flags.append(("--split-mode", "none"))
     flags.append(("--flash-attn", "off" if engine.memory and engine.memory.score_bytes else "on"))
-    if word := _cache(plan, CACHES, "llama.cpp"):
+    if word := _cache(plan, tuple(data()["formats"]["llama.cpp"]["kv"]), "llama.cpp"):
         flags += [("--cache-type-k", word), ("--cache-type-v", word)]
     if model.kind == "encoder":
         flags.append(("--embeddings", None))

@@ -181,8 +181,9 @@ def optimizer_bytes(shape: Shape, recipe: Recipe, width: int, hidden: bool, valu
     the framework has them. A shape may have symbols; `value` then evaluates sizes that a rule compares."""
     master = MASTER_BYTES if recipe.rules.master and recipe.parameter_bytes < 4 else 0
     optimizer = OPTIMIZERS[recipe.optimizer]
-    small = (value(product(shape)) < SMALLEST,) if optimizer.blockwise else ()
-    return optimizer.size(shape, master or width, hidden, *small) + master * product(shape)
+    small_size = optimizer.small_size
+    size = small_size if small_size and value(product(shape)) < SMALLEST else optimizer.size
+    return size(shape, master or width, hidden) + master * product(shape)
 
 
 def moments(recipe: Recipe) -> str:

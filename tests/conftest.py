@@ -94,7 +94,7 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="regenerate texts, then compare")
+    parser.addoption("--update-golden", action="store_true", help="regenerate texts, and run no other tests")
     parser.addoption("--every-case", action="store_true", help="all cases of tests of which some are drawn by default")
     parser.addoption("--seed", type=seed_of, help="a number, or random; the commit's number by default")
 
@@ -118,10 +118,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
         if item.get_closest_marker("browser") or item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.slow)
     yield  # what is not asked for is left out
-    if not (config.option.every_case or config.option.update_golden):
+    if config.option.update_golden:
+        kept = {item for item in items if "update_golden" in getattr(item, "fixturenames", ())}
+    elif config.option.every_case:
+        return
+    else:
         kept = drawn(items, config.option.seed, config.option.markexpr == "not slow")
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = [item for item in items if item in kept]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 def drawn(items: list[pytest.Item], seed: int, quick: bool) -> set[pytest.Item]:

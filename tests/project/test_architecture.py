@@ -283,7 +283,7 @@ class Reader(ast.NodeVisitor):
         self.structural: set[str] = set()  # local names bound to an answer about structure
 
     def fault(self, node: ast.expr) -> None:
-        self.faults.append(ast.unparse(node))
+        self.faults.append(f"line {node.lineno}: {ast.unparse(node)}, neither arithmetic nor about structure")
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self.cls = node.name

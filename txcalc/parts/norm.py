@@ -134,6 +134,8 @@ class NormOptions(Options, section="norm"):
                 yield Conflict(name, "false with form = 'rms'", "an RMSNorm has no bias")
         if self.after and self.place != "pre":
             yield Conflict("after", "none unless place = 'pre'", "the others have norms after every part")
+        if both := {*self.after} & {*self.without}:
+            yield Conflict("after", f"no part that `without` names: {', '.join(sorted(both))}", "it has no norm at all")
 
     def epsilon_or(self, default: float) -> float:
         """The epsilon, or the given default."""

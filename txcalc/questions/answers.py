@@ -287,7 +287,7 @@ def architecture(model: Model) -> str:
     for stack in model.stacks:
         for layer in stack.layer.values():
             norm, form = layer.norm, layer.positions.form
-            place = PLACES[norm.place]
+            place = " and after ".join((PLACES[norm.place], *(part.replace("_", "-") for part in norm.after)))
             if norm.fully_parallel:
                 place = f"parallel blocks, {PARALLEL[str(norm.parallel)] if norm.place == 'pre' else place}"
             bare = set(layer.parts) <= set(norm.without) and not norm.after

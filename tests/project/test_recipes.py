@@ -57,8 +57,10 @@ COLUMN = (
     ),
     (
         "render/serving.py",
-        ("            TableCell(point.bound, point.bound),\n", "            _rate(point.steady.requests_per_gpu),\n"),
-        ('*times, "bound", ', '"requests/s per GPU", '),
+        (
+            '        Column("bound", lambda point: point.bound),\n',
+            '        Column("requests/s per GPU", lambda point: _rate(point.steady.requests_per_gpu)),\n',
+        ),
     ),
 )
 QUESTION = (RECIPE_FILES / "question.txt").read_text("utf-8")

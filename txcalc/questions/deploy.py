@@ -39,6 +39,7 @@ from txcalc.questions.deployment import (
     ApiComparison,
     Degrees,
     EngineInfo,
+    LayoutFit,
     Point,
     Speed,
     StageMemory,
@@ -218,16 +219,6 @@ class Limits(o.Options):
         return points.Slo(ttft, tpot, ttft_percentile, tpot_percentile, simulate)
 
 
-class LayoutFit(Degrees, kw_only=True):
-    """Whether a layout fits: bytes on its fullest GPU, and the maximum concurrency."""
-
-    fits: bool
-    headroom_bytes: int
-    max_concurrency: int
-    weights_bytes: int
-    cache_bytes: int
-
-
 class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
     """A model deployed on one kind of accelerator.
 
@@ -301,7 +292,7 @@ class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
             raise InputError("deploy", ["has no speed, whose loads would be the rows of a data frame"])
         front = {(at.layout, at.sequences): at for at in self.speed.front}
         points = {(at.layout, at.sequences): at for at in self.speed.batches} | front
-        return [{**_row(at), "pareto": key in front} for key, at in points.items()]
+        return [{**at.to_row(), "pareto": key in front} for key, at in points.items()]
 
 
 class Refusal(Answer):
@@ -341,26 +332,13 @@ class DeployComparison(Result, tag_field="schema", tag="txcalc/deploy/1", kw_onl
                 rows.append({"model": plan.model, "gpu": plan.gpu, "fits": None, "refused": plan.refused})
             else:
                 first = {"model": plan.model.name, "gpu": plan.gpu.name, "fits": plan.fits, "refused": None}
-                rows.append({**first, **(_row(plan.speed.capacity or plan.speed) if plan.speed else {})})
+                rows.append({**first, **((plan.speed.capacity or plan.speed).to_row() if plan.speed else {})})
         columns = dict.fromkeys(key for row in rows for key in row)
         return [{key: row.get(key) for key in columns} for row in rows]
 
 
 def _no_command() -> InputError:
     return InputError("deploy", ["a serving command needs one model and one kind of accelerator"])
-
-
-def _row(at: Point) -> dict[str, Any]:
-    """A row of a data frame."""
-    return {
-        "layout": " ".join(f"{axis}={ways}" for axis, ways in at.layout.to_dict().items() if axis != "gpus"),
-        "gpus": at.layout.gpus,
-        "users": at.sequences,
-        "ttft_s": at.steady.ttft_s.mean,
-        "tpot_s": at.steady.tpot_s.mean,
-        "tokens_per_s_gpu": at.steady.tokens_per_s_gpu,
-        "cost_per_million_output": at.cost_per_million_output,
-    }
 
 
 @o.Question(
@@ -712,17 +690,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
             fewest_gpus=plan.fewest,
             layout=Degrees.of(best.layout),
             rule=plan.rule,
-            layouts=tuple(
-                LayoutFit.of(
-                    choice.layout,
-                    fits=choice.fits,
-                    headroom_bytes=choice.fullest.free,
-                    max_concurrency=choice.max_concurrency,
-                    weights_bytes=choice.fullest.weights,
-                    cache_bytes=choice.fullest.cache,
-                )
-                for choice in plan.choices
-            ),
+            layouts=tuple(map(deployment.layout_fit, plan.choices)),
             memory=tuple(deployment.stage_memory(gpu, plan.context) for gpu in stages),
             speed=speed,
             largest=(speed.highest_rate if speed else None) or fitting,

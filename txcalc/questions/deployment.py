@@ -55,6 +55,16 @@ class Degrees(Answer, kw_only=True):
         return str(Layout(tp=self.tp, pp=self.pp, dp=self.dp, ep=self.ep, etp=self.etp))
 
 
+class LayoutFit(Degrees, kw_only=True):
+    """Whether a layout fits: bytes on its fullest GPU, and the maximum concurrency."""
+
+    fits: bool
+    headroom_bytes: int
+    max_concurrency: int
+    weights_bytes: int
+    cache_bytes: int
+
+
 class ReplicaLatency(Answer):
     """Mean latencies of one replica with a number of users, in seconds."""
 
@@ -251,6 +261,18 @@ class Point(Answer, kw_only=True):
     cost_per_thousand_requests: float | None = None
     max_watts: int | None = None
     within_limits: bool | None = None
+
+    def to_row(self) -> dict[str, Any]:
+        """A row of a data frame."""
+        return {
+            "layout": " ".join(f"{axis}={ways}" for axis, ways in self.layout.to_dict().items() if axis != "gpus"),
+            "gpus": self.layout.gpus,
+            "users": self.sequences,
+            "ttft_s": self.steady.ttft_s.mean,
+            "tpot_s": self.steady.tpot_s.mean,
+            "tokens_per_s_gpu": self.steady.tokens_per_s_gpu,
+            "cost_per_million_output": self.cost_per_million_output,
+        }
 
 
 class PoolPlan(Answer):
@@ -485,6 +507,18 @@ def accelerator_info(plan: Plan) -> AcceleratorInfo:
     reserved_bytes, sources = kind.memory - plan.planner.available, dict(kind.sources)
     return AcceleratorInfo(
         kind.name, kind.memory, kind.visible, reserved_bytes, reserve.source, sources, kind.title, str(reserve)
+    )
+
+
+def layout_fit(choice: LayoutCapacity) -> LayoutFit:
+    gpu = choice.fullest
+    return LayoutFit.of(  # type: ignore[no-any-return]
+        choice.layout,
+        fits=choice.fits,
+        headroom_bytes=gpu.free,
+        max_concurrency=choice.max_concurrency,
+        weights_bytes=gpu.weights,
+        cache_bytes=gpu.cache,
     )
 
 

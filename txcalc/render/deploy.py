@@ -8,9 +8,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.questions.deploy import Deploy, DeployComparison, Refusal
-from txcalc.questions.deployment import AcceleratorInfo
+from txcalc.questions.deployment import AcceleratorInfo, LayoutFit
 from txcalc.render import serving
-from txcalc.render.report import Report, Table, TableCell, byte_size, column, exact, leading, percent
+from txcalc.render.report import (
+    Column,
+    Report,
+    Table,
+    TableCell,
+    byte_size,
+    column,
+    exact,
+    leading,
+    percent,
+    tabulated,
+)
 from txcalc.units import iec, number_of
 
 LAYOUTS = 10  # shown
@@ -114,7 +125,7 @@ def verdict(answer: Deploy) -> str:
 def comparison(answer: DeployComparison) -> Report:
     """Several models or accelerators, one row each."""
     speeds = [plan.speed for plan in answer.deployments if isinstance(plan, Deploy) and plan.speed]
-    priced = any(speed.price_per_gpu_hour is not None for speed in speeds)
+    columns = serving.compared(any(speed.price_per_gpu_hour is not None for speed in speeds))
     names = (plan.model if isinstance(plan, Refusal) else plan.model.name for plan in answer.deployments)
     several = len(set(names)) > 1  # else the header names the model
     rows: list[Sequence[Any]] = []
@@ -123,29 +134,27 @@ def comparison(answer: DeployComparison) -> Report:
     for plan in answer.deployments:
         above, model = model, plan.model if isinstance(plan, Refusal) else plan.model.name
         if several and model != above:
-            rows.append((TableCell(None, model, "bold"), *[""] * (6 + 2 * priced)))
+            rows.append((TableCell(None, model, "bold"), *[""] * (3 + len(columns))))
         gpus = plan.gpu if isinstance(plan, Refusal) else f"{plan.layout.gpus} × {plan.gpu.name}"
         label = TableCell(f"{model} on {gpus}", f"  {gpus}" if several else gpus)
         if isinstance(plan, Refusal):
-            rows.append((label, TableCell(None, "refused"), *[None] * (5 + 2 * priced)))
+            rows.append((label, TableCell(None, "refused"), *[None] * (2 + len(columns))))
             notes[f"{model} on {gpus}: {plan.refused}"] = None
             continue
         fits, reason = _judgement(plan)
         if reason:
             notes[f"{model} on {plan.gpu.name}: {reason}"] = None
-        figures = serving.row(plan.speed, priced) if plan.speed else [None] * (3 + 2 * priced)
         capacity = plan.speed.capacity if plan.speed else None
         layout, users = (capacity.layout, capacity.sequences) if capacity else (plan.layout, plan.max_concurrency)
-        rows.append((label, fits, str(layout), users, *figures))
+        load = capacity or plan.speed
+        rows.append((label, fits, str(layout), users, *(load and of.cell(load) for of in columns)))
         notes |= dict.fromkeys(f"{model} on {plan.gpu.name}: {note}" for note in plan.plan_notes)
     headings = (
         TableCell("deployment", "GPUs"),
         "fits",
         "layout",
         TableCell("most sequences", "max\nusers"),
-        *(column(name, "s") for name in ("TTFT", "TPOT")),
-        TableCell("tokens/s per GPU", "tokens/s\nper GPU"),
-        *serving.COST_HEADINGS[: 2 * priced],
+        *(of.heading for of in columns),
     )
     answers = [plan for plan in answer.deployments if isinstance(plan, Deploy)]
     against = [f"{plan.layout.gpus} × {plan.gpu.name}: {serving.api(plan, plan.api)}" for plan in answers if plan.api]
@@ -254,15 +263,12 @@ def _caches(answer: Deploy) -> Table:
 
 
 def _layouts(answer: Deploy) -> Table:
-    rows = [
-        (
-            str(layout),
-            TableCell(layout.fits, "yes" if layout.fits else "no", "green" if layout.fits else "red"),
-            *map(byte_size, (layout.weights_bytes, layout.cache_bytes, layout.headroom_bytes)),
-            layout.max_concurrency,
-        )
-        for layout in answer.layouts[:LAYOUTS]
+    columns: list[Column[LayoutFit]] = [
+        Column("layout", str),
+        Column("fits", lambda of: TableCell(of.fits, "yes" if of.fits else "no", "green" if of.fits else "red")),
+        Column(column("weights", "bytes"), lambda of: byte_size(of.weights_bytes)),
+        Column(column("cache", "bytes"), lambda of: byte_size(of.cache_bytes)),
+        Column(column("free", "bytes"), lambda of: byte_size(of.headroom_bytes)),
+        Column("most sequences", lambda of: of.max_concurrency),
     ]
-    sizes = (column(name, "bytes") for name in ("weights", "cache", "free"))
-    headings = ("layout", "fits", *sizes, "most sequences")
-    return Table(f"Layouts, best first: {answer.rule}", headings, rows)
+    return tabulated(f"Layouts, best first: {answer.rule}", answer.layouts[:LAYOUTS], columns)

@@ -6,9 +6,9 @@ A cell is a value with its text; CSV has the exact value, the others the text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import astuple, replace
@@ -16,6 +16,7 @@ from msgspec.structs import astuple, replace
 from txcalc.errors import UnknownName
 from txcalc.units import iec, seconds, short
 
+Item = TypeVar("Item")
 Listed = TypeVar("Listed", bound=Struct)
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
@@ -127,6 +128,21 @@ class Table(Struct, frozen=True):
     known: Mapping[str, str] = field(default_factory=dict)
     crossed: bool = False
     optional: frozenset[int] = frozenset()
+
+
+class Column(NamedTuple, Generic[Item]):
+    """A column of a table with a row per item: its heading, and the cell of an item."""
+
+    heading: str | TableCell
+    cell: Callable[[Item], object]
+    optional: bool = False  # only a wide terminal shows it
+
+
+def tabulated(title: str, items: Iterable[Item], columns: Sequence[Column[Item]]) -> Table:
+    """A table with a row per item."""
+    headings, cells, optional = zip(*columns, strict=True)
+    rows = [[cell_of(item) for cell_of in cells] for item in items]
+    return Table(title, headings, rows, optional=frozenset(i for i, is_optional in enumerate(optional) if is_optional))
 
 
 class Report(Struct, frozen=True):

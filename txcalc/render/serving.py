@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from txcalc.hardware.curves import SHARES
 from txcalc.ledger import KINDS, kind_words
@@ -24,13 +24,11 @@ from txcalc.questions.deployment import (
     SteadyState,
     UnsuitedReplica,
 )
-from txcalc.render.report import Table, TableCell, cell, column, duration
+from txcalc.render.report import Column, Item, Table, TableCell, cell, column, duration, tabulated
 from txcalc.units import number_of, seconds, short, three
 
-Item = TypeVar("Item")
 FRONT = 12  # points shown
 LOADS = 4  # shown without detail
-COST_HEADINGS = TableCell("cost per hour", "cost per\nhour"), TableCell("cost of 1M out", "cost of\n1M out")
 
 
 def capacity(answer: Deploy, point: Point, limits: LatencyLimits) -> str:
@@ -226,17 +224,6 @@ def shared(answers: Sequence[Deploy], speed: Speed) -> list[str]:
     ]
 
 
-def row(speed: Speed, priced: bool) -> list[TableCell]:
-    """The speed columns of a table of several deployments, at the load or at capacity; `priced`: with costs."""
-    point = speed.capacity or speed
-    steady, costs = point.steady, (point.cost_per_hour, point.cost_per_million_output) if priced else ()
-    cost_cells = [money(cost) for cost in costs]
-    if not steady.timed:
-        why = "saturated" if steady.lasts else "overloaded"
-        return [TableCell(None, why), cell(None), _rate(steady.tokens_per_s_gpu), *cost_cells]
-    return [duration(steady.ttft_s.mean), duration(steady.tpot_s.mean), _rate(steady.tokens_per_s_gpu), *cost_cells]
-
-
 def tables(answer: Deploy, speed: Speed, detail: bool = True) -> list[Table]:
     """Latencies, loads, cost; in detail also the front, time by part and definitions."""
     last = [_steps(answer, speed), _parts(speed), _definitions(answer, speed)] if detail else []
@@ -266,6 +253,34 @@ def money(value: float | None) -> TableCell:
     if value is None:
         return cell(None)
     return TableCell(value, f"{value:,.4f}" if value < 1 else f"{value:,.2f}")
+
+
+TTFT: Column[Point] = Column(column("TTFT", "s"), lambda point: duration(point.steady.ttft_s.mean))
+TPOT: Column[Point] = Column(column("TPOT", "s"), lambda point: duration(point.steady.tpot_s.mean))
+USER_RATE: Column[Point] = Column(
+    TableCell("tokens/s per user", "tokens/s\nper user"), lambda point: _rate(point.steady.tokens_per_s_user)
+)
+GPU_RATE: Column[Point] = Column(
+    TableCell("tokens/s per GPU", "tokens/s\nper GPU"), lambda point: _rate(point.steady.tokens_per_s_gpu)
+)
+HOURLY_COST: Column[Point] = Column(
+    TableCell("cost per hour", "cost per\nhour"), lambda point: money(point.cost_per_hour)
+)
+OUTPUT_COST: Column[Point] = Column(
+    TableCell("cost of 1M out", "cost of\n1M out"), lambda point: money(point.cost_per_million_output)
+)
+
+
+def compared(priced: bool) -> list[Column[Point]]:
+    """The columns of a load in a table of several deployments; `priced`: with costs."""
+    return [TTFT._replace(cell=_ttft), TPOT, GPU_RATE, *([HOURLY_COST, OUTPUT_COST] if priced else [])]
+
+
+def _ttft(point: Point) -> TableCell:
+    """The mean, or why it is not known."""
+    if point.steady.timed:
+        return duration(point.steady.ttft_s.mean)
+    return TableCell(None, "saturated" if point.steady.lasts else "overloaded")
 
 
 def _share(value: float) -> TableCell:
@@ -392,51 +407,30 @@ def _loads(speed: Speed, most: int | None) -> Table:
     costly = points
     if speed.capacity and most is not None:
         points, costly = (*speed.below_capacity, speed.capacity), (speed.capacity,)
-    rows = [
-        [
-            cell(point.sequences),
-            *map(duration, (point.steady.ttft_s.mean, point.steady.tpot_s.mean)),
-            TableCell(point.bound, point.bound),
-            *_rates_of_point(point),
-            *(cost if point in costly else cell(None) for cost in _costs(speed, point)),
-            *([_rate(point.steady.requests_per_s), duration(point.steady.e2e_s.mean)] if most else ()),
-        ]
-        for point in points
+    columns: list[Column[Point]] = [
+        Column("users", lambda point: point.sequences),
+        TTFT,
+        TPOT,
+        Column("bound", lambda point: point.bound),
+        USER_RATE,
+        GPU_RATE,
     ]
-    times = column("TTFT", "s"), column("TPOT", "s")
-    headings = (TableCell("users", "users"), *times, "bound", *_throughput_headings(speed))
-    further = ("requests/s", column("end to end", "s")) if most else ()
-    optional = frozenset(range(len(headings), len(headings) + len(further)))
+    if speed.price_per_gpu_hour is not None:
+        columns.append(OUTPUT_COST._replace(cell=lambda point: OUTPUT_COST.cell(point) if point in costly else None))
+    if most:
+        columns += [
+            Column("requests/s", lambda point: _rate(point.steady.requests_per_s), optional=True),
+            Column(column("end to end", "s"), lambda point: duration(point.steady.e2e_s.mean), optional=True),
+        ]
     of_run = f"; {number_of('user', speed.sequences)} simulated" if speed.simulation and speed.rate is None else ""
     title = f"Loads, {points[0].layout}: each user sends the next request when an answer ends{of_run}"
-    return Table(title, (*headings, *further), rows, optional=optional)
+    return tabulated(title, points, columns)
 
 
 def _front(speed: Speed) -> Table:
-    rows = [
-        [
-            f"{point.layout}, {point.sequences:,}",
-            *map(duration, (point.steady.ttft_s.mean, point.steady.tpot_s.mean)),
-            *_rates_of_point(point),
-            *_costs(speed, point),
-        ]
-        for point in _spaced(speed.front, FRONT)
-    ]
-    headings = ("layout, users", column("TTFT", "s"), column("TPOT", "s"), *_throughput_headings(speed))
-    return Table("Pareto front of latency and throughput", headings, rows)
-
-
-def _rates_of_point(point: Point) -> tuple[TableCell, TableCell]:
-    return _rate(point.steady.tokens_per_s_user), _rate(point.steady.tokens_per_s_gpu)
-
-
-def _throughput_headings(speed: Speed) -> tuple[TableCell, ...]:
-    rates = TableCell("tokens/s per user", "tokens/s\nper user"), TableCell("tokens/s per GPU", "tokens/s\nper GPU")
-    return rates if speed.price_per_gpu_hour is None else (*rates, COST_HEADINGS[1])
-
-
-def _costs(speed: Speed, point: Point) -> tuple[TableCell, ...]:
-    return () if speed.price_per_gpu_hour is None else (money(point.cost_per_million_output),)
+    load: Column[Point] = Column("layout, users", lambda point: f"{point.layout}, {point.sequences:,}")
+    columns = [load, TTFT, TPOT, USER_RATE, GPU_RATE, *([] if speed.price_per_gpu_hour is None else [OUTPUT_COST])]
+    return tabulated("Pareto front of latency and throughput", _spaced(speed.front, FRONT), columns)
 
 
 def _spaced(points: Sequence[Item], most: int) -> Sequence[Item]:

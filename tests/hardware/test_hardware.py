@@ -23,7 +23,7 @@ from txcalc.errors import InputError, UnknownName
 from txcalc.hardware import cards
 from txcalc.hardware.curves import Curve, Link
 from txcalc.questions.phrases import parse_priced
-from txcalc.render.report import as_csv
+from txcalc.render.csv import as_csv
 from txcalc.sources.presets import folder
 from txcalc.units import parse_bytes
 

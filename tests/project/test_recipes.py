@@ -40,10 +40,11 @@ QUANTITIES["weights_read"] = "elements of weights that a pass reads"
 Entry.weights_read = property(lambda self: self.traffic.weights)
 """
 FORMAT = '''
+from txcalc.render.report import heading_name
 
-def as_headlines(report: Report) -> str:
+def as_headlines(report):
     """The headings of its tables alone."""
-    return "\\n".join(" | ".join(map(_name, table.headings)) for table in report.tables)
+    return "\\n".join(" | ".join(map(heading_name, table.headings)) for table in report.tables)
 '''
 
 COLUMN = (
@@ -104,9 +105,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     # A quantity.
     edited(package / "ledger.py", lambda text: text + QUANTITY)
     # An output format.
-    edited(package / "render/report.py", lambda text: text + FORMAT)
-    entry = 'FORMATS = {\n    "headlines": "report:as_headlines",'
-    edited(package / "render/__init__.py", lambda text: text.replace("FORMATS = {", entry))
+    (package / "render/headlines.py").write_text(FORMAT)
+    edited(package / "render/__init__.py", lambda text: text.replace("FORMATS = (", 'FORMATS = ("headlines", '))
     # A column: where it is computed, and where it is shown.
     for place, *pairs in COLUMN:
         for old, new in pairs:

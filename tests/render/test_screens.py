@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from txcalc.cli import app, output
 from txcalc.cli.output import folded
-from txcalc.render import written
+from txcalc.render import FORMATS, written
 from txcalc.render.lines import FINE, JOINTS, as_lines, wrapped
 from txcalc.render.terminal import as_text
 
@@ -104,7 +104,7 @@ def test_a_screen_is_the_one_kept_and_nothing_is_cut(
     if not NO_TABLE.search(command):
         tidy(command, in_format(answer, "csv"))
         ElementTree.fromstring(in_format(answer, "html").removeprefix("<!doctype html>"))
-    for form in ("csv", "latex", "markdown", "plot", "styles"):
+    for form in (*FORMATS, "plot", "styles"):
         path = GOLDEN / "formats" / f"{FILES[command].stem}.{form}"
         if path.exists():
             shown = in_format(answer, form)

@@ -275,7 +275,7 @@ def sweep(
 def print_csv(answer: Sweep) -> None:
     """Every point as a line, in one write per block: a million small ones take longer than the figures."""
     from txcalc.questions.sweep import columns
-    from txcalc.render.report import inert
+    from txcalc.render.csv import inert
 
     several, names = len(answer.grids) > 1, columns(answer.grids[0])
     sys.stdout.write(",".join([*(["model"] if several else []), *names]) + "\n")

@@ -1,4 +1,4 @@
-"""Results → text: tables for terminals, JSON, CSV, Markdown, LaTeX, HTML, pictures."""
+"""Answers as text: tables for terminals (`lines`), and a module for each of `FORMATS`; pictures (`draw`)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ if TYPE_CHECKING:
     from txcalc.questions.answers import Result
     from txcalc.render.report import Report
 
-# The function that writes a report in each format but a terminal's table (`render.lines`); loaded on first use.
-FORMATS = {"csv": "report:as_csv", "markdown": "report:as_markdown", "latex": "latex:as_latex", "html": "html:as_html"}
+# Modules that write a report: `csv` by its function `as_csv`, and so on; loaded on first use.
+FORMATS = ("csv", "markdown", "latex", "html")
 
 
 def written(report: Report, form: str) -> str:
     """A report in one of `FORMATS`."""
-    module, _, name = FORMATS[form].partition(":")
-    return getattr(import_module(f"txcalc.render.{module}"), name)(report)  # type: ignore[no-any-return]
+    return getattr(import_module(f"txcalc.render.{form}"), f"as_{form}")(report)  # type: ignore[no-any-return]
 
 
 def text(answer: Result, form: str, width: int) -> str:

@@ -29,6 +29,7 @@ from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, parse_
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.rank_memory import RankBytes
+from txcalc.render import FORMATS
 from txcalc.sources.presets import names
 
 GIB = 2**30
@@ -318,7 +319,7 @@ run = Command("deploy", columns=100, NO_COLOR="1")
 
 
 @pytest.mark.drawn(quick=1)
-@pytest.mark.parametrize("form", ["csv", "markdown", "latex"])
+@pytest.mark.parametrize("form", FORMATS)
 def test_other_formats_have_every_layout(form: str) -> None:
     code, out, _ = run("llama-3.1-70b", "--gpu", "h100-sxm:8", "--format", form)
     assert code == 0

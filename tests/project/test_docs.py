@@ -61,13 +61,14 @@ def symbols() -> str:
 def families() -> str:
     """The model types of Hugging Face configs: read, or refused and why."""
     known = huggingface.families()
-    exact = [f"`{name}`" for name, what in known.items() if what == "exact"]
+    exact: dict[str, list[str]] = {}  # by their first letter, so that a new type changes a short line
     refused: dict[str, list[str]] = {}
     for name, what in known.items():
-        if what != "exact":
-            refused.setdefault(what.removeprefix("refused: "), []).append(f"`{name}`")
-    rows = ["| model types | read |", "| --- | --- |", f"| {', '.join(exact)} | exactly ({len(exact)}) |"]
-    rows += [f"| {', '.join(names)} | refused: {why} |" for why, names in refused.items()]
+        group = exact.setdefault(name[0].lower(), []) if what == "exact" else refused.setdefault(what, [])
+        group.append(f"`{name}`")
+    rows = [f"{sum(map(len, exact.values()))} types are read exactly.", "", "| model types | read |", "| --- | --- |"]
+    rows += [f"| {', '.join(names)} | exactly |" for _, names in sorted(exact.items())]
+    rows += [f"| {', '.join(names)} | {why} |" for why, names in refused.items()]
     return "\n".join(rows)
 
 

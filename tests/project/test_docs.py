@@ -60,7 +60,7 @@ def symbols() -> str:
 
 def families() -> str:
     """The model types of Hugging Face configs: read, or refused and why."""
-    known = huggingface.families()
+    known = huggingface.supported_types()
     exact: dict[str, list[str]] = {}  # by their first letter, so that a new type changes a short line
     refused: dict[str, list[str]] = {}
     for name, what in known.items():

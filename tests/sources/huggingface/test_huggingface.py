@@ -21,7 +21,7 @@ from txcalc.errors import InputError, TxcalcError
 from txcalc.ledger import KINDS, Ledger
 from txcalc.model import Model
 from txcalc.sources import build
-from txcalc.sources.huggingface import describe, families, reader_of, transformers_metadata as metadata
+from txcalc.sources.huggingface import describe, reader_of, supported_types, transformers_metadata as metadata
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import PUBLISHED, READERS, WRAPPERS
 from txcalc.sources.huggingface.transformers_metadata import IGNORED_KEYS
@@ -457,8 +457,8 @@ def test_experts_that_do_nothing() -> None:
     assert any("a token uses 0 to 2 experts, 1.33 on average" in note for note in beside.notes) and not without.notes
 
 
-def test_families() -> None:
-    table = families()
+def test_supported_types() -> None:
+    table = supported_types()
     assert table["llama"] == "exact" and table["perceiver"].startswith("refused: ")
     read_types = {CONFIGS[name]["model_type"] for name in CONFIGS}
     assert {model_type for model_type in read_types if table[model_type] != "exact"} == set()

@@ -409,7 +409,7 @@ def _storage(c: Config, text: Config) -> Raw:
     return {**raw, "quantization": {**quantization, **experts}}
 
 
-def families() -> dict[str, str]:
+def supported_types() -> dict[str, str]:
     """Every model type, with "exact" or the reason why it is refused."""
     support = {model_type: "exact" for model_type in (*READERS, *WRAPPERS)}
     return dict(sorted((support | {model_type: f"refused: {why}" for model_type, why in REFUSED.items()}).items()))

@@ -152,7 +152,7 @@ class Accelerator(Struct, frozen=True):
         sources = dict(self.sources)
         for key, flag, rate in (("link_between", "--network", network), ("link", "--link", link)):
             if rate is not None and rate < 1:
-                raise InputError(flag, [Fault(flag, rate, "a rate above 0")])
+                raise InputError(flag, [Fault(flag, rate, "a rate above 0", "32GB/s")])
             if rate is not None:
                 sources[key] = flag
         if node is not None and not 1 <= node <= 1 << 16:

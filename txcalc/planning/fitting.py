@@ -140,7 +140,7 @@ class FormatFits:
         bandwidth_known, seconds = not (offload and offload.cuts) or (host and host.bandwidth), None
         if bandwidth_known and not short and not card.bare and ranks[0].caching:
             seconds = step(model, self.sharding, layout.replica, kind, engine, self.length)
-            for copy in copies if layout.pp == 1 else ():  # a pipeline shortens prompts
+            for copy in () if by_layers else copies:  # llama.cpp computes chunks of a prompt on all GPUs at once
                 sooner = step(model, self.sharding, copy.replica, kind, engine, self.length)
                 if seconds and sooner and sooner < seconds and self.known[copy][2] <= available:
                     seconds, (text, ranks, needed) = sooner, self.known[copy]

@@ -273,7 +273,7 @@ class Machine(Struct, frozen=True):
         for a dtype whose peak is not known."""
         peak(accelerator, products)
         if host is not None and host < 1:
-            raise InputError("--host-link", [Fault("--host-link", host, "a rate above 0")])
+            raise InputError("--host-link", [Fault("--host-link", host, "a rate above 0", "64GB/s")])
         return cls(accelerator.placed(node, network), products, overlap, host or PCIE_4)
 
     @property

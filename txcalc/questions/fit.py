@@ -184,7 +184,8 @@ def fit(
     notes += [caution for card in cards if not card.bare for caution in card.accelerator.cautions]
     if memory is not None:
         size = f"--memory {memory} is {iec(cards[0].accelerator.memory)}, all of it for the model"
-        notes.append(f"{size}: a card's driver keeps some, and so may an engine (--gpu names it)")
+        sold = "" if "i" in memory else f"; cards sold with {memory} may have {memory.replace('B', 'iB')}"
+        notes.append(f"{size}{sold}; a card's driver keeps some, and so may an engine (--gpu NAME counts these)")
     notes += [note for model_name, note in left_out if model_name in listed]
     best_alone = weights is None or len(cards) > 1
     printed_rows = [[row for row in of_card if row.best or not best_alone] for of_card in rows]

@@ -114,6 +114,11 @@ def test_a_replica_that_spans_nodes_takes_whole_nodes() -> None:
     out = run("llama-3.1-405b", "--gpu", "h100", "--concurrency", "100")[1]
     sizes = "1, 2 or 4 GPUs of a node, or whole nodes "
     assert f"18 GPUs are enough, but 24 are rented, in replicas of 24: {sizes}" in " ".join(out.split())
+    # Three in one replica, which cannot be rented, are enough for a load that two are not.
+    data = run.data(
+        "mixtral-8x7b", "--gpu", "4090", "--weights", "int4", "--rate", "3/s", "--prompt", "300", "--answer", "1k"
+    )
+    assert data["fewest_gpus"] == {"needed": 3, "rented": 4, "replica": 2}
     out = run("llama-3.1-405b", "--gpu", "h200", "--node", "4")[1]
     assert f"7 GPUs are enough, but 8 are rented, in replicas of 8: {sizes}" in " ".join(out.split())
 
@@ -136,6 +141,9 @@ def test_an_unsuited_card_is_named_as_that() -> None:
     code, out, said = run("llama-3.1-8b", "--gpu", "l4@0.5", "--gpu", "h100@2.5", *tight)
     assert code == 0 and "not suited" in out and "note: llama-3.1-8b on l4: not suited: on 8 GPUs" in said
     assert "unsuited" not in run.data("llama-3.1-8b", "--gpu", "h100", *CHAT)
+    hardly = "hardly suited: TTFT of one request alone is 414 ms, the limit 500 ms, so replicas serve few users; "
+    starts = {gpu: " ".join(run("llama-3.1-8b", "--gpu", gpu, *CHAT)[1].split()) for gpu in ("l4", "h100")}
+    assert starts["l4"].startswith(hardly) and "suited" not in starts["h100"]
 
 
 def test_a_card_that_misses_a_limit_is_too_slow() -> None:

@@ -14,7 +14,7 @@ rate, the one with the highest throughput.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil, inf
 
 from msgspec.structs import replace
@@ -121,6 +121,7 @@ class Sizing:
         self.timer, self.limits, self.fixed = Timer.of(planner, request, context), limits, fixed
         self.timed = True
         self.units = units(planner.accelerator.node, fixed)
+        self.odd = [n for n in range(1, 2 * NODE) if n not in self.units]  # replicas that cannot be rented
         self._loads: dict[Layout, Steady] = {}
         self._lightest: dict[Layout, Steady] = {}  # of a replica with the fewest users that justify it
 
@@ -151,6 +152,8 @@ class Sizing:
         smaller = max((n for n in self.units if n < size), default=0)
         counts = [n * replicas for n in range(smaller + 1, size) if n * replicas >= least]
         needed = next((n for n in counts if self._enough(n, replicas)), replicas * size)
+        if not self.limits.simulated and (other := self._replicated(least, needed - 1, 1, self.odd)):
+            needed = other[0] * other[1]
         return FewestGpus(needed, replicas * size, size)
 
     def smallest(self, fewest: FewestGpus | None, least: int) -> list[LayoutCapacity] | None:
@@ -182,16 +185,17 @@ class Sizing:
 
     def _rented(self, least: int) -> tuple[int, int] | None:
         """The fewest replicas and their size; None: none serve the load within the limits."""
-        best = self._replicated(least, MOST_GPUS, 2)
+        best = self._replicated(least, MOST_GPUS, 2, self.units)
         if best is None or not self.bounded:
             return best
-        return self._replicated(least, best[0] * best[1] - 1, 1) or best
+        return self._replicated(least, best[0] * best[1] - 1, 1, self.units) or best
 
-    def _replicated(self, least: int, most: int, users: int) -> tuple[int, int] | None:
-        """The same on at most `most` accelerators, with at least `users` per replica if memory allows."""
+    def _replicated(self, least: int, most: int, users: int, units: Sequence[int]) -> tuple[int, int] | None:
+        """The same in replicas of `units`, on at most `most` accelerators, with at least `users` per replica if memory
+        allows."""
         best: tuple[int, int] | None = None
         largest = inf
-        for size in self.units:
+        for size in units:
             if size > min(most, largest):
                 break
             for replica in self.planner.layouts(size, {**self.fixed, "dp": 1}):
@@ -200,7 +204,7 @@ class Sizing:
                 largest = min(largest, max(2 * size, NODE, self.units[0]))
                 if count := self._replicas(replica, most // size, users):
                     best, most = (count, size), count * size - 1
-        if self.planner.sharding.has_experts:
+        if self.planner.sharding.has_experts and units is self.units:
             counts = [n for n in rentable(least, self.fixed, self.planner.accelerator.node) if n <= most]
             best = self.spread(counts, users) or best
         return best

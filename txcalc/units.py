@@ -74,6 +74,7 @@ def _plain(dtype: str) -> str:
     return ALIASES.get(text, text)
 
 
+MONTH_HOURS = 730
 _BINARY = {"k": 2**10, "m": 2**20, "g": 2**30}
 _DECIMAL = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _BYTES = {

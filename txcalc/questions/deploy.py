@@ -56,7 +56,7 @@ PROMPT = o.PROMPT.with_help(
     "A number, a uniform range, or drawn from a file (default: half of the context).", value=LENGTHS, parse=None
 )
 ANSWER = o.Option("Tokens per answer (default: the context less the prompt).", LENGTHS)
-RATE = o.Option("Open loop: requests arrive at random at this rate, in place of --concurrency: 5/s, 300/min.", "N/s")
+RATE = o.Option("Open loop: requests arrive at random at this rate, in place of --concurrency: 5/s, 3M/month.", "N/s")
 SIMULATE = o.Option("Simulate the load request by request: percentiles, goodput, queue.")
 DRAFT = o.Option(
     "Speculative decoding: tokens proposed per step, and the draft model; mtp: the model's own prediction layer.",

@@ -24,6 +24,7 @@ from txcalc.planning.serving.rank_memory import Caches
 from txcalc.planning.serving.rank_time import ADAPTERS, LINKS
 from txcalc.planning.serving.speed import DEFINITIONS, RidgeBatch
 from txcalc.questions.answers import Answer, Deferred, json_key
+from txcalc.units import MONTH_HOURS
 
 if TYPE_CHECKING:
     from txcalc.planning.serving.deployment import Gpu, LayoutCapacity, Plan
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from txcalc.planning.serving.points import OperatingPoint, Request
     from txcalc.planning.serving.simulation import Simulated
     from txcalc.planning.serving.speed import Serving
-
-
-MONTH_HOURS = 730
 
 
 class Degrees(Answer, kw_only=True):

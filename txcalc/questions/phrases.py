@@ -10,9 +10,11 @@ from typing import Any
 
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
-from txcalc.units import parse_seconds, parse_tokens
+from txcalc.units import MONTH_HOURS, parse_seconds, parse_tokens
 
 PRICE = r"(\d{1,9}(\.\d{0,9})?|\.\d{1,9})(e[+-]?\d)?"  # 2, 2.5, .5 or 1e3
+REQUESTS = {"": 1, "k": 10**3, "M": 10**6}
+SECONDS = {"s": 1, "min": 60, "h": 3600, "day": 86_400, "month": MONTH_HOURS * 3600}
 OWN = "mtp"  # a draft: the model's own multi-token-prediction layer
 Priced = tuple[str, int | None, float | None]  # accelerators: name, number, price per GPU-hour
 
@@ -97,14 +99,16 @@ def parse_share(value: float | str, flag: str) -> Fraction:
 
 
 def parse_request_rate(text: float | str) -> float:
-    """`5/s`, `300/min` or `1000/h` as requests per second."""
+    """`5/s`, `300/min`, `1000/h`, `20k/day` or `3M/month` as requests per second."""
     if not isinstance(text, str):
         return text
-    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*/\s*(s|min|h)\s*", text, re.ASCII)
-    number = Fraction(match[1]) / {"s": 1, "min": 60, "h": 3600}[match[2]] if match else Fraction(0)
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)([kM]?)\s*/\s*(s|min|h|day|month)\s*", text, re.ASCII)
+    number = Fraction(match[1]) * REQUESTS[match[2]] / SECONDS[match[3]] if match else Fraction(0)
     if not number:
         mend = f"{text.strip()}/s?" if re.fullmatch(r"\s*[1-9]\d{0,8}\s*", text, re.ASCII) else ""
-        raise InputError("options", [Fault("--rate", text, "requests above 0 in a time, such as 5/s or 300/min", mend)])
+        raise InputError(
+            "options", [Fault("--rate", text, "requests above 0 in a time, such as 5/s or 3M/month", mend)]
+        )
     return float(number)
 
 

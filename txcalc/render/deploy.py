@@ -53,8 +53,8 @@ def _header(answer: Deploy, detail: bool) -> list[str]:
         verdicts.insert(0, serving.unsuited(answer.unsuited, speed.checks))
     if (fewest := answer.fewest_gpus) and fewest.needed < fewest.rented == answer.layout.gpus:
         verdicts.append(
-            f"{fewest.needed} GPUs are enough, but {fewest.rented} are rented, in replicas of {fewest.replica}: "
-            "1, 2 or 4 GPUs of a node, or whole nodes"
+            f"{fewest.needed} GPUs are enough, but {fewest.rented} are rented: "
+            "a replica takes 1, 2 or 4 GPUs of a node, or whole nodes"
         )
     if speed and speed.capacity:
         verdicts.insert(0 if speed.limits else 1, serving.capacity(answer, speed.capacity, speed.limits))

@@ -11,7 +11,6 @@ from txcalc.num import ceil_div
 from txcalc.planning.serving.rank_time import ADAPTERS, LINKS
 from txcalc.questions.deploy import Deploy
 from txcalc.questions.deployment import (
-    MONTH_HOURS,
     ApiComparison,
     Disaggregated,
     LatencyLimits,
@@ -25,7 +24,7 @@ from txcalc.questions.deployment import (
     UnsuitedReplica,
 )
 from txcalc.render.report import Column, Item, Table, TableCell, cell, column, duration, tabulated
-from txcalc.units import number_of, seconds, short, three
+from txcalc.units import MONTH_HOURS, number_of, seconds, short, three
 
 FRONT = 12  # points shown
 NEARLY = 0.75  # of a limit, from which one request alone nearly reaches it

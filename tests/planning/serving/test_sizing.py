@@ -112,15 +112,15 @@ def test_a_replica_that_spans_nodes_takes_whole_nodes() -> None:
     data = run.data("llama-3.1-405b", "--gpu", "h100", "--concurrency", "100")
     assert data["fewest_gpus"] == {"needed": 18, "rented": 24, "replica": 24} and data["layout"]["gpus"] == 24
     out = run("llama-3.1-405b", "--gpu", "h100", "--concurrency", "100")[1]
-    sizes = "1, 2 or 4 GPUs of a node, or whole nodes "
-    assert f"18 GPUs are enough, but 24 are rented, in replicas of 24: {sizes}" in " ".join(out.split())
+    sizes = "are rented: a replica takes 1, 2 or 4 GPUs of a node, or whole nodes "
+    assert f"18 GPUs are enough, but 24 {sizes}" in " ".join(out.split())
     # Three in one replica, which cannot be rented, are enough for a load that two are not.
     data = run.data(
         "mixtral-8x7b", "--gpu", "4090", "--weights", "int4", "--rate", "3/s", "--prompt", "300", "--answer", "1k"
     )
     assert data["fewest_gpus"] == {"needed": 3, "rented": 4, "replica": 2}
     out = run("llama-3.1-405b", "--gpu", "h200", "--node", "4")[1]
-    assert f"7 GPUs are enough, but 8 are rented, in replicas of 8: {sizes}" in " ".join(out.split())
+    assert f"7 GPUs are enough, but 8 {sizes}" in " ".join(out.split())
 
 
 @pytest.mark.slow

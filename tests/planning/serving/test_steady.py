@@ -265,6 +265,6 @@ def test_a_rate_that_does_not_last() -> None:
     assert code == 1 and out.startswith("not sustainable: prefill alone takes 134 % of 1 × h100-sxm;\nat most ")
     slow = ["llama-3.1-8b", "--gpu", "l4:1", "--context", "8k", "--prompt", "7k", "--rate", "2/s"]
     assert "largest load with known latencies: 0.00150 requests/s" in run(*slow)[1].replace("\n", " ")
-    code, out, _ = run(*argv, "--rate", "60/min", "--json")
+    code, out, _ = run(*argv, "--rate", "2.628M/month", "--json")
     speed = json.loads(out)["speed"]
     assert code == 0 and speed["rate"] == 1 and speed["steady"]["requests_per_s"] == 1

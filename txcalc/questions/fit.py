@@ -185,7 +185,7 @@ def fit(
     if memory is not None:
         size = f"--memory {memory} is {iec(cards[0].accelerator.memory)}, all of it for the model"
         sold = "" if "i" in memory else f"; cards sold with {memory} may have {memory.replace('B', 'iB')}"
-        notes.append(f"{size}{sold}; a card's driver keeps some, and so may an engine (--gpu NAME counts these)")
+        notes.append(f"{size}{sold}; the driver or system keeps some, and so may an engine (--gpu NAME counts it)")
     notes += [note for model_name, note in left_out if model_name in listed]
     best_alone = weights is None or len(cards) > 1
     printed_rows = [[row for row in of_card if row.best or not best_alone] for of_card in rows]

@@ -277,6 +277,8 @@ def test_kv_and_fit_take_what_is_measured(tiny: str) -> None:
     assert [(row["context"], row["batch"], row["bytes"]) for row in measured["rows"]] == sizes
     assert measured["known"]["how"] == "measured" and measured["rows"][0]["dense_bytes"] is None
     assert measured["cache"].items() <= ordinary["cache"].items(), (measured["cache"], ordinary["cache"])
+    single = Command("kv")(tiny, "--context", "7", "--via", "transformers").stdout
+    assert "cache for the next token at 7" in single and "fixed" not in single  # one length does not tell
     unchecked = Command("kv")(tiny, "--kv", "bf16,q8_0", "--via", "transformers").stderr
     assert "q8_0: whether its blocks divide the heads is not checked" in unchecked and "bf16: whether" not in unchecked
     asked = (tiny, "--gpu", "l4", "--gpu", "l4:2", "--context", "40", "--weights", "bf16,fp32,Q8_0,int4")

@@ -170,8 +170,10 @@ def measured(
         for tokens, (elements, _) in zip(contexts, module.caches, strict=True)
         for sequences in batches
     ]
-    elements, per_token = module.caches[-1]
-    growth = CacheGrowth.of(per_token, elements - contexts[-1] * per_token, None, cache_bits_of(dtypes[0]))
+    # A part is fixed if two lengths agree on it: windows and compressed caches may still fill at the longest.
+    fixed = [elements - tokens * step for tokens, (elements, step) in zip(contexts, module.caches, strict=True)]
+    constant = fixed[-1] if len(fixed) > 1 and fixed[-2] == fixed[-1] else None
+    growth = CacheGrowth.of(module.caches[-1][1], constant, None, cache_bits_of(dtypes[0]))
     scaled = [dtype for dtype in dtypes if cache_bits_of(dtype) % 1]
     notes = [*module.notes, *(f"{dtype}: whether its blocks divide the heads is not checked" for dtype in scaled)]
     return Kv(

@@ -45,6 +45,8 @@ def _growth(answer: Kv, cross: bool) -> str:
         grows = f"{iec(cache.bytes_per_token)} of cache per token"
     if grows and cache.constant_bytes:
         grows += f", {iec(cache.constant_bytes)} fixed"
+    if grows and cache.constant_bytes is None:
+        grows = f"{iec(cache.bytes_per_token or 0)} of cache for the next token at {longest:,}"
     grows = grows or "grows in steps of several tokens"
     source = longest if answer.source is None else answer.source
     grows += f" with {source:,} source positions" if cross else ""

@@ -41,10 +41,19 @@ from txcalc.planning.memory import cache_bytes, learning, saved_bytes, training_
 from txcalc.planning.training import training_flops
 from txcalc.planning.training.answer import Terms, run as whole_run, train as answer
 from txcalc.planning.training.search import resolve_recipe
+from txcalc.questions import page as plans
 from txcalc.questions.explorer import Explorer, explore
-from txcalc.questions.page import KNOWN, MOST_EVENTS, MOST_MODELS, PROMPTS, PageModel, PlanGrid, on_page
-from txcalc.render import page as pages
-from txcalc.render.page import MOST_BYTES, exact
+from txcalc.questions.page import (
+    KNOWN,
+    MOST_BYTES,
+    MOST_EVENTS,
+    MOST_MODELS,
+    POINT_BYTES,
+    PROMPTS,
+    PageModel,
+    on_page,
+)
+from txcalc.render.page import exact
 from txcalc.sources import build, spec
 from txcalc.units import bits_of
 
@@ -87,15 +96,18 @@ def test_two_sources_make_one_small_file(tmp_path: Path) -> None:
     assert "Apache License" in text and "Copyright (c) 2017, Baidu Inc." in text  # licences are kept
 
 
-def test_a_page_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_is_too_large_is_refused_before_plans_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "serving_plans", lambda *_: pytest.fail("computed"))
+    asked = ("gpt2", "--gpu", "h100:1", "--context", "1k", "--weights", "bf16,fp8", "-o", "-")
     size = len(run("gpt2", "-o", "-").stdout.encode())
-    assert pages.MOST_BYTES == 1_500_000
-    assert PlanGrid(("a",) * 2, ("b",) * 3, (1,) * 5, (1,) * 7).points == 2 * 3 * 5 * 7 * len(PROMPTS)
-    monkeypatch.setattr(pages, "MOST_BYTES", size - 1)
-    refused = run("gpt2", "-o", "-")
-    assert refused.exit_code == 2 and f"the page has {size:,} bytes, more than {size - 1:,}" in refused.output
-    monkeypatch.setattr(pages, "MOST_BYTES", size)
-    assert run("gpt2", "-o", "-").exit_code == 0
+    points = 2 * 2 * len(PROMPTS) * len(plans.USERS)
+    for room, message in (
+        (-1, "would have more than"),
+        (points * POINT_BYTES - 1, f"have {points} points, a page holds "),
+    ):
+        monkeypatch.setattr(plans, "MOST_BYTES", size + room)
+        refused = run(*asked)
+        assert refused.exit_code == 2 and message in refused.output
 
 
 def test_the_same_command_makes_the_same_page(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from txcalc.errors import Fault, InputError
+from txcalc.errors import InputError
 from txcalc.evidence.domains import everywhere
 from txcalc.evidence.known import Evidence, all_known
 from txcalc.hardware import Accelerator
@@ -47,7 +47,8 @@ USERS = (1, 8, 32, 128, 512)
 PROMPTS = (Fraction(1, 2), Fraction(7, 8))  # share of the context; the rest is the answer
 ENGINES = ("vllm", "sglang", "trtllm")
 MOST_MODELS = 20
-MOST_POINTS = 2000
+MOST_BYTES = 1_500_000
+POINT_BYTES, RUN_BYTES = 1_000, 40_000  # of a point of a serving grid and of a training view, at most in pages so far
 MOST_EVENTS = 1500
 
 Condition = tuple[str, str]  # how two sides relate, and the condition as text
@@ -242,7 +243,8 @@ class ServingPlans(Answer):
     engines: tuple[str, ...]
     points: tuple[GridPoint | RefusedPoint, ...]
     fronts: tuple[tuple[FrontPoint, ...], ...]
-    texts: tuple[str, ...]
+    texts: tuple[tuple[int, ...], ...]
+    lines: tuple[str, ...]
 
 
 class PlanGrid(NamedTuple):
@@ -264,12 +266,17 @@ class PlanGrid(NamedTuple):
         return len(PROMPTS) * prod(map(len, self))
 
 
-def check_points(grids: Sequence[PlanGrid]) -> None:
-    """Errors: `InputError` for more points than a page can hold."""
-    points = sum(grid.points for grid in grids)
-    if points > MOST_POINTS:
+def check_size(empty: int, points: int, runs: int) -> None:
+    """Refuses plans that would make a page of `empty` bytes too large, before they are computed.
+
+    Errors: `InputError`.
+    """
+    room = MOST_BYTES - empty - RUN_BYTES * runs
+    if room < 0:
+        raise InputError("report", [f"the page would have more than {MOST_BYTES:,} bytes: name fewer models"])
+    if points > (most := room // POINT_BYTES):
         mend = "fewer models, GPUs, --context, --concurrency, --weights or --kv"
-        raise InputError("report", [Fault("points of the grid", f"{points:,}", f"at most {MOST_POINTS:,}", mend)])
+        raise InputError("report", [f"the serving plans have {points:,} points, a page holds {most:,} ({mend})"])
 
 
 def serving_plans(
@@ -296,6 +303,8 @@ def serving_plans(
                     front = tuple(map(FrontPoint.of, speed.front))
             fronts.append(front)
     prompts = tuple(tuple(prompt_of(context, share) for share in PROMPTS) for context in grid.contexts)
+    different = dict.fromkeys(line for text in texts for line in text.split("\n"))
+    lines = {line: i for i, line in enumerate(different)}
     return ServingPlans(
         model=index,
         gpu=kind.title,
@@ -310,7 +319,8 @@ def serving_plans(
         engines=ENGINES,
         points=tuple(points),
         fronts=tuple(fronts),
-        texts=tuple(texts),
+        texts=tuple(tuple(lines[line] for line in text.split("\n")) for text in texts),
+        lines=tuple(lines),
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError, TxcalcError
 from txcalc.hardware import load as load_accelerator, names as accelerator_names
@@ -171,24 +172,16 @@ def report(
     models = [load(source, changes, ignore=ignore) for source in model_sources]
     plan_grid = grid.plan_grid()
     grids = [plan_grid.of(model) for model in models]
-    serving = tuple(_serving(models, gpus, grids, tell))
-    numbers = maybe(tokens, "--tokens", length), maybe(global_batch, "--global-batch", length)
-    notes: list[str] = []
-    if grid.context is not None:
-        notes += [
-            f"{model.name} was made for {model.context:,} tokens: its serving plans have contexts of at most "
-            f"{grid.contexts[-1]:,}, not {plan_grid.contexts[-1]:,}"
-            for model, grid in zip(models, grids, strict=True)
-            if grid.contexts != plan_grid.contexts
-        ]
-    plans = tuple(plan for text in runs for plan in _training(models, text, layouts, *numbers, notes))
+    priced = [parse_priced(text) for text in gpus]
+    for _, _, price in priced:
+        check_budget(price)
     explorers = [explore(model) for model in models]
     commands = [
         _source(source if isinstance(source, str) else model.name, changes or {}, ignore)
         for source, model in zip(model_sources, models, strict=True)
     ]
     accelerators = map(load_accelerator, accelerator_names())
-    page_data = PageData(
+    empty = PageData(
         version=vars(sys.modules["txcalc"])["__version__"],
         title=title or ", ".join(model.name for model in models),
         command=command,
@@ -199,10 +192,27 @@ def report(
             (accelerator.name, accelerator.peaks["bf16"]) for accelerator in accelerators if "bf16" in accelerator.peaks
         ),
         models=tuple(map(PageModel.of, commands, explorers)),
-        serve=serving,
-        train=plans,
+        serve=(),
+        train=(),
     )
-    return Page(import_module("txcalc.render.page").page(page_data, explorers), tuple(notes))
+    write_page = import_module("txcalc.render.page").page
+    points = sum(grid.points for grid in grids) * len(gpus)
+    data.check_size(len(write_page(empty, explorers).encode()), points, len(models) * len(runs))
+    serving = tuple(_serving(models, priced, grids, tell))
+    numbers = maybe(tokens, "--tokens", length), maybe(global_batch, "--global-batch", length)
+    notes: list[str] = []
+    if grid.context is not None:
+        notes += [
+            f"{model.name} was made for {model.context:,} tokens: its serving plans have contexts of at most "
+            f"{grid.contexts[-1]:,}, not {plan_grid.contexts[-1]:,}"
+            for model, grid in zip(models, grids, strict=True)
+            if grid.contexts != plan_grid.contexts
+        ]
+    plans = tuple(plan for text in runs for plan in _training(models, text, layouts, *numbers, notes))
+    page = write_page(replace(empty, serve=serving, train=plans), explorers)
+    if len(page.encode()) > data.MOST_BYTES:
+        notes.append(f"the page has {len(page.encode()):,} bytes; browsers open it more slowly")
+    return Page(page, tuple(notes))
 
 
 def _source(name: str, changes: Mapping[str, object], ignore: Sequence[str]) -> str:
@@ -213,13 +223,12 @@ def _source(name: str, changes: Mapping[str, object], ignore: Sequence[str]) -> 
 
 
 def _serving(
-    models: Sequence[Model], gpus: Sequence[str], grids: Sequence[PlanGrid], tell: Progress
+    models: Sequence[Model],
+    priced: Sequence[tuple[str, int | None, float | None]],
+    grids: Sequence[PlanGrid],
+    tell: Progress,
 ) -> Iterator[ServingPlans]:
-    priced = [parse_priced(text) for text in gpus]
-    for _, _, price in priced:
-        check_budget(price)
     kinds = [load_accelerator(name) for name, _, _ in priced]
-    data.check_points([grid for grid in grids for _ in priced])
     for i, model in enumerate(models):
         for kind, (_, number, price) in zip(kinds, priced, strict=True):
             tell(f"{model.name} on {kind.name}", i / len(models))

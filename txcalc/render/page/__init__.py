@@ -14,7 +14,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from txcalc.errors import InputError
 from txcalc.planning.training.memory import CATEGORIES
 from txcalc.program import HELPERS, Guard, Program
 from txcalc.questions.explorer import Explorer
@@ -23,7 +22,6 @@ from txcalc.render.train import CAUSES
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("core", "charts", "learn", "memory", "compare", "serve", "train", "main")
-MOST_BYTES = 1_500_000
 WORDS = {"feed_forward": "feed-forward", **CATEGORIES, **CAUSES}  # what the page calls a key of its data
 
 OLD = """
@@ -32,10 +30,7 @@ try { BigInt(1) } catch (missing) { document.getElementById("old").hidden = fals
 
 
 def page(data: PageData, explorers: Sequence[Explorer]) -> str:
-    """The page, with the programs of its models.
-
-    Errors: `InputError` for a page of more than 1.5 MB.
-    """
+    """The page, with the programs of its models."""
     models = ",\n".join(map(programs, explorers))
     licences = (FOLDER / "vendor" / "LICENSES.txt").read_text("utf-8")
     document = {**exact(data.to_dict()), "licences": licences, "words": WORDS}
@@ -48,7 +43,7 @@ def page(data: PageData, explorers: Sequence[Explorer]) -> str:
     ]
     stored = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     whole = (FOLDER / "page.html").read_text("utf-8")
-    text = whole.format(
+    return whole.format(
         digests=" ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts),
         version=data.version,
         title=html.escape(data.title),
@@ -61,12 +56,6 @@ def page(data: PageData, explorers: Sequence[Explorer]) -> str:
             ]
         ),
     )
-    size = len(text.encode())
-    if size > MOST_BYTES:
-        raise InputError(
-            "report", [f"the page has {size:,} bytes, more than {MOST_BYTES:,}: name fewer models or GPUs"]
-        )
-    return text
 
 
 def exact(value: object) -> Any:

@@ -22,6 +22,7 @@ const people = (n) => (n === 1 ? "1 user" : `${group(n)} users`);
 const places = (plan) =>
   sizes(plan).map((size, i) => Math.min(state.at[AXES[i]] ?? initial(AXES[i], size), size - 1));
 const pointOf = (plan, at) => plan.points[at.reduce((all, place, i) => all * sizes(plan)[i] + place, 0)];
+const textOf = (plan, i) => plan.texts[i].map((line) => plan.lines[line]).join("\n");
 const frontOf = (plan, at) => plan.fronts[at.slice(0, 4).reduce((all, place, i) => all * sizes(plan)[i] + place, 0)];
 const step = (axis) => (place) => update({ at: { ...state.at, [axis]: place } });
 const millionOutput = (price, served) => ((price / 3600) * 1e6) / served;
@@ -168,9 +169,9 @@ function Deployed({ plan, at, point, model, price }) {
     <${Front} plan=${plan} at=${at} point=${point} price=${price} model=${model} />
     <section aria-label="Command"><h2>Command that starts the engine</h2>
       <div class="choice" role="radiogroup" aria-label="Engine">${plan.engines.map((name, i) => html`<label><input type="radio" name="engine" checked=${engine === i} onChange=${() => step("engine")(i)} /> ${name}</label>`)}</div>
-      <pre class="command" tabindex="0"><code>${plan.texts[point.commands[engine]]}</code></pre>
+      <pre class="command" tabindex="0"><code>${textOf(plan, point.commands[engine])}</code></pre>
       <button onClick=${(e) => copy(e.target.previousElementSibling)}>Copy</button></section>
-    ${point.notes.length > 0 && html`<section aria-label="Plan's notes"><h2>Notes</h2><ul>${point.notes.map((i) => html`<li>${plan.texts[i]}</li>`)}</ul></section>`}`;
+    ${point.notes.length > 0 && html`<section aria-label="Plan's notes"><h2>Notes</h2><ul>${point.notes.map((i) => html`<li>${textOf(plan, i)}</li>`)}</ul></section>`}`;
 }
 
 const HELD = ["weights", "cache", "activations", "reserve"];

@@ -101,7 +101,8 @@ class DesignFamily(Struct, frozen=True):
         """The common sizes of all members, in words."""
         return [
             f"V = {self.vocab:,}{' (tied)' if self.tied else ''}; F = {self.ratio}·D, rounded up to a multiple of "
-            f"{self.multiple}; heads of {self.d_head}, {self.gqa} per key/value head; D a multiple of {self.step()}"
+            f"{self.multiple}; heads of width {self.d_head}, {self.gqa} per key/value head; "
+            f"D a multiple of {self.step()}"
         ]
 
     def data(self) -> Raw:

@@ -47,7 +47,7 @@ def calibrate(
     ] = None,
     tell: Progress = no_progress,
 ) -> Calibrate:
-    """Measure this machine in two minutes (matrix products, copies, attention, kernel launches), for deploy --gpu FILE.
+    """Measure this machine in two minutes (matmuls, copies, attention, kernel launches), for deploy --gpu FILE.
 
     Errors: `InputError`, `MissingExtra`.
     """

@@ -84,10 +84,11 @@ def design(
         Mapping[str, Any] | None,
         o.SET.with_help("It needs SOURCE; a value may be an expression: F=8/3*D. Repeatable.", repeats=True),
     ] = None,
-    params: Annotated[o.Length | float | None, o.PARAMS.with_help("The budget.")] = None,
-    memory: Annotated[str | None, o.MEMORY] = None,
+    params: Annotated[o.Length | float | None, o.PARAMS.with_help("This number is the budget.")] = None,
+    memory: Annotated[str | None, o.MEMORY.with_help("It is the budget.")] = None,
     compute: Annotated[
-        o.Length | float | None, o.COMPUTE.with_help("The budget: 6 · active parameters · training tokens.", parse=None)
+        o.Length | float | None,
+        o.COMPUTE.with_help("They are the budget: 6 · active parameters · training tokens.", parse=None),
     ] = None,
     train_tokens: Annotated[
         o.Length | float | None,
@@ -109,7 +110,8 @@ def design(
     ] = None,
     tied: Annotated[bool, o.Option("Tie embedding and head.", None, "Model")] = False,
     context: Annotated[
-        o.Length | None, o.CONTEXT.with_help("Also count its cache and activations (default: weights only).")
+        o.Length | None,
+        o.CONTEXT.with_help("The budget then has its cache and activations too (default: weights only)."),
     ] = None,
     kv: Annotated[str, o.KV] = "bf16",
     reserve: Annotated[str | None, o.RESERVE.with_help("Default: none.")] = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import structs
 
@@ -11,6 +11,11 @@ from txcalc.planning.differences import CostChange, KeyDifference, cost, differe
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, ModelInfo, Result, WorkloadInfo, json_key
 from txcalc.sources import load
+
+if TYPE_CHECKING:
+    from txcalc.sources import Source
+
+OtherArgument = Annotated["Source", o.Argument("The model that it is compared with.", "OTHER", "source")]
 
 
 class CacheChange(Answer):
@@ -69,7 +74,7 @@ class Diff(Result, tag_field="schema", tag="txcalc/diff/1", kw_only=True):
 @o.Question("txcalc diff llama-3.1-8b qwen3-8b --tokens 2k", takes=("--ignore",))
 def diff(
     source: o.SourceArgument,
-    other: o.SourceArgument,
+    other: OtherArgument,
     *,
     batch: Annotated[o.Length, o.BATCH] = 1,
     tokens: Annotated[o.Length, o.TOKENS] = 1,

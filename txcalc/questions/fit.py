@@ -99,7 +99,7 @@ def fit(
     *sources: o.OptionalSources,
     gpu: Annotated[
         str | Accelerator | Sequence[str | Accelerator],
-        o.GPU.with_help("Also 8xh100. Repeatable.", repeats=True),
+        o.GPU.with_help("8xh100 is understood too. Repeatable.", repeats=True),
     ] = (),
     memory: Annotated[str | None, o.MEMORY] = None,
     weights: Annotated[

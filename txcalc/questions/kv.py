@@ -18,7 +18,7 @@ from txcalc.questions.answers import Answer, ModelInfo, Result, json_key
 from txcalc.questions.arguments import length, lengths, maybe, names, optional_lengths
 from txcalc.questions.pictures import MAX_LINES, Mark, Panel, Picture, PlotAxis, Series, between
 from txcalc.sources import load
-from txcalc.units import cache_bits_of
+from txcalc.units import cache_bits_of, number_of
 
 MEASURED = (1 << 10, 1 << 12, 1 << 13)  # default contexts with --via
 CONTEXTS = (1 << 10, 1 << 12, 1 << 13, 1 << 15, 1 << 17, 1 << 20)  # default; up to the model's context
@@ -213,7 +213,7 @@ def holders(ledger: Ledger) -> tuple[str, ...]:
             default = f"{entry.leaf.label}: {per_token:,} elements per token and {constant:,} more"
             cached = entry.leaf.describe_cache() or default
             layers[cached] = layers.get(cached, 0) + entry.runs
-    return tuple(f"{number:,} × {cached}" for cached, number in layers.items())
+    return tuple(f"{number_of('layer', number)} with {cached}" for cached, number in layers.items())
 
 
 def generation_cost(model: Model, contexts: Sequence[int], prompt: int, attention: str) -> GenerationCost:

@@ -86,7 +86,9 @@ class Presets(Result, tag_field="schema", tag="txcalc/presets/1", kw_only=True):
 
 @o.Question("txcalc presets 'llama*'")
 def presets(
-    pattern: Annotated[str, o.Argument("Part of a name, a family or a source (vaswani); * and ? are wildcards.")] = "*",
+    pattern: Annotated[
+        str, o.Argument("Part of a name, a family or a source (vaswani); * and ? are wildcards.", "PATTERN")
+    ] = "*",
     *,
     hardware: Annotated[bool, o.Option("List accelerators instead of models.", aliases=("--gpus",))] = False,
 ) -> Presets:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 COUNTS = "N: all parameters with embeddings; C = 6·N·D; loss in nats per token of each law's own tokenizer"
 NATS_PER_BIT = log(2)
 MAX_EXPONENT = log(float_info.max)
-SizeArgument = Annotated["Source | None", o.Argument("A model, whose parameters are N.", completes="source")]
+SizeArgument = Annotated["Source | None", o.Argument("A model, whose parameters are N.", "SOURCE", "source")]
 
 
 class ExpectedLoss(Answer):
@@ -109,7 +109,7 @@ class Scale(Result, tag_field="schema", tag="txcalc/scale/1", kw_only=True):
 def scale(
     source: SizeArgument = None,
     *,
-    params: Annotated[o.Length | float | None, o.PARAMS.with_help("Instead of a model's.")] = None,
+    params: Annotated[o.Length | float | None, o.PARAMS.with_help("They replace a model's.")] = None,
     train_tokens: Annotated[o.Length | float | None, o.TRAIN_TOKENS] = None,
     compute: Annotated[o.Length | float | None, o.COMPUTE] = None,
     unique_tokens: Annotated[

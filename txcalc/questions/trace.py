@@ -73,9 +73,9 @@ def trace(
             repeats=True,
         ),
     ] = (),
-    batch: Annotated[o.Length | None, o.BATCH.with_help("Measure at this batch, if no formula holds for all.")] = None,
-    tokens: Annotated[o.Length | None, o.TOKENS.with_help("Measure at this length.")] = None,
-    source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.with_help("Measure at this T_src.")] = None,
+    batch: Annotated[o.Length | None, o.BATCH.with_help("Used for measuring, if no formula holds for all.")] = None,
+    tokens: Annotated[o.Length | None, o.TOKENS.with_help("Used for measuring, like --batch.")] = None,
+    source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.with_help("Used for measuring, like --batch.")] = None,
     device: Annotated[str, o.DEVICE.with_help("cpu and cuda measure what depends on data.")] = "meta",
 ) -> Trace:
     """Parameters and FLOPs of any PyTorch module, part by part, as formulas in batch and length, with fvcore's count.

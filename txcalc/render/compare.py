@@ -13,12 +13,13 @@ from txcalc.render.report import Report, Table, TableCell
 from txcalc.units import iec, short
 
 WITH_RATIO_COLUMNS = 4  # up to this many models ratios have a column, else they stand below the figure
+CROSSOVER = "attention core costs as much from"
 NAME = 20  # characters of a model's name per line
 
 
 def report(answer: Compare, form: str) -> Report:
     """One table; ratios in columns of their own, or below the figures of many models."""
-    models, rows = answer.models, answer.rows
+    models, rows = answer.models, [row for row in answer.rows if form != "table" or not _says_nothing(row, answer)]
     ratio_columns = len(models) <= WITH_RATIO_COLUMNS
     headings: list[object] = [TableCell("quantity", "")]
     columns: list[Sequence[Any]] = []
@@ -46,10 +47,18 @@ def report(answer: Compare, form: str) -> Report:
     header = [
         f"{len(models)} models; × is the ratio to {models[0].name}",
         f"{answer.convention}; cache in {answer.convention.kv_dtype}",
-        "one sequence; FLOPs per token: averaged over a prefill; attention core: scores and values, share of FLOPs",
+        "one sequence; FLOPs per token are averages over a prefill; attention core: scores and values, as a share of "
+        "FLOPs",
         *(_matches(answer.match, models[0].name) if answer.match else ()),
     ]
     return Report([Table("", headings, lines, name="comparison", crossed=True)], header, answer.notes)
+
+
+def _says_nothing(row: ComparedQuantity, answer: Compare) -> bool:
+    """Active parameters of dense models, and a cache without a fixed part."""
+    if row.quantity == "active":
+        return row.values == next(other.values for other in answer.rows if other.quantity == "params")
+    return row.quantity == "cache_constant_bytes" and not any(row.values)
 
 
 def _labels(row: ComparedQuantity, dtype: str) -> tuple[str, str]:
@@ -60,14 +69,14 @@ def _labels(row: ComparedQuantity, dtype: str) -> tuple[str, str]:
         "active": ("", "active per token"),
         "weights_bytes": ("", f"weights, {dtype}"),
         "flops_per_token": ("FLOPs per token at", length),
-        "flops_per_token_dense": ("dense, per token", length),
-        "flops_per_token_masked": ("masked, per token", length),
+        "flops_per_token_dense": ("FLOPs per token, dense, at", length),
+        "flops_per_token_masked": ("FLOPs per token, masked, at", length),
         "attention_core_flops": ("attention core", length),
         "cache_bytes": ("cache at", length),
         "cache_growth_bytes": ("cache at", "per token"),
         "cache_constant_bytes": ("cache at", "fixed part"),
-        "crossover: scores + values ≥ feed-forward": ("attention core reaches, from", "feed-forward"),
-        "crossover: scores + values ≥ every linear layer": ("attention core reaches, from", "linear layers"),
+        "crossover: scores + values ≥ feed-forward": (CROSSOVER, "as feed-forward"),
+        "crossover: scores + values ≥ every linear layer": (CROSSOVER, "as linear layers"),
     }[row.quantity]
 
 

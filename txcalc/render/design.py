@@ -17,7 +17,7 @@ def report(answer: Design, form: str) -> Report:
     best = f"no shape meets {budget.text}"
     for shape in answer.rows[:1]:
         best = f"best for {budget.text}: {shape.layers} layers of D = {shape.width:,}, {short(shape.params)} parameters"
-    header = [best, f"budget: {budget.text}, {_counted(answer)}", *answer.family.summary]
+    header = [best, f"budget: {budget.text} {_counted(answer)}", *answer.family.summary]
     if answer.classic and in_bytes:
         nearest = ((answer.largest_classic, "fits"), (answer.smallest_excess, "does not"))
         words = [f"L={shape.layers} D={shape.width} {verb}" for shape, verb in nearest if shape]
@@ -33,12 +33,12 @@ def _counted(answer: Design) -> str:
     """What counts towards the budget."""
     budget = answer.budget
     if budget.flops is not None:
-        return f"FLOPs of training: 6 · {short(budget.params)} active parameters · {short(budget.tokens)} tokens"
+        return f"training FLOPs: 6 · {short(budget.params)} active parameters · {short(budget.tokens)} tokens"
     if budget.params is not None:
         return "parameters"
     if budget.context is None:
-        return f"{answer.weights}, weights only (--context adds a cache)"
-    return f"{answer.weights}, weights, one sequence of {budget.context:,} tokens and its activations"
+        return f"for weights in {answer.weights} (--context adds a cache)"
+    return f"for weights in {answer.weights}, one sequence of {budget.context:,} tokens and its activations"
 
 
 def _table(title: str, shapes: Sequence[Shape], in_bytes: bool, form: str, verdicts: bool = False) -> Table:

@@ -33,6 +33,8 @@ def report(answer: Formula, form: str) -> Report:
         )
     tables = [_table(QUANTITIES[quantity], rows, form) for quantity, rows in _rows_by_quantity(answer).items()]
     header = _header(answer)
+    if any(row.shown_times != 1 for row in answer.rows if row.shown_times):
+        header.append("×: number of equal parts; a value is of one of them")
     if answer.layout is not None:
         of_stage = f", stage {answer.stage}" if answer.layout.pp > 1 else ""
         header.append(f"of one rank of {answer.layout}{of_stage}")

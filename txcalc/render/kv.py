@@ -22,7 +22,8 @@ def report(answer: Kv, form: str) -> Report:
         headings += [TableCell("cross_bytes", "cross")] if cross else []
         tables = [Table("", headings, [_line(row) for row in answer.rows], keys=3, name="cache")]
     holds = answer.holds if len(answer.holds) < 2 or form != "table" else ()  # several are in the formulas
-    header = [f"{answer.model.name}: {_growth(answer, cross)}", *holds]
+    header = [f"{answer.model.name}: {_growth(answer, cross)}"]
+    header += [f"{cached}{' (S: cached tokens)' * ('S' in cached.split())}" for cached in holds]
     header += [f"measured on {answer.known.where}"] if answer.known else []
     if cross and answer.source is None:
         header.append("as many source positions as tokens")
@@ -67,7 +68,7 @@ def _by_batch(rows: Sequence[CacheRow]) -> Table:
     shares = [row for row in rows if (row.dtype, row.batch) == first]
     below = []
     if any(row.dense_bytes not in (None, row.bytes) for row in rows):
-        below.append(["of full attention", *map(_share, shares)])
+        below.append(["share of full attention", *map(_share, shares)])
     if len({row.cross_bytes for row in shares}) > 1:
         below.append([f"encoder's, batch {first[1]:,}", *(byte_size(row.cross_bytes or 0) for row in shares)])
     headings = ["context", *(f"{context:,}" for context in contexts)]

@@ -231,9 +231,7 @@ def shared(answers: Sequence[Deploy], speed: Speed) -> list[str]:
     return [
         f"{users}, prompts of {work.prompt:,} and answers of {work.answer:,} tokens; weights {weights}, cache {caches}",
         *([f"limits: {_limits(speed)}"] if speed.checks else ()),
-        *(f"{name.upper()}, mean: {speed.definitions[name].partition(': ')[2]}" for name in ("ttft", "tpot")),
-        f"max users: requests in flight at full context, {most}. Speeds: achievable, each in its best layout "
-        "(floors: --json)",
+        f"TTFT, TPOT: means at this load, of the best layout; max users: requests in flight at full context, {most}",
     ]
 
 

@@ -26,7 +26,7 @@ MOMENTS = {
     "step": "during the optimizer's step",
 }
 SHOWN_LAYOUTS = 3  # of a search, without --detail
-NEGLIGIBLE = 0.005  # share of a step, without --detail
+NEGLIGIBLE = 0.01  # share of memory or of a step that is part of "other" without --detail
 
 
 def report(answer: Train, form: str) -> Report:
@@ -57,7 +57,7 @@ def report(answer: Train, form: str) -> Report:
         tables.append(_utilisation(answer))
     if full and answer.sent:
         tables.append(_sent(answer))
-    if answer.run and (full or answer.run.deadline or answer.run.budget):
+    if answer.run and full:
         tables.append(_run(answer.run, answer.has_frozen_weights))
     if answer.fits_on:
         tables.append(_fits_on(answer.fits_on))
@@ -120,14 +120,19 @@ def _limit_line(answer: Train) -> str:
     gpus = f"fewest GPUs: {fewest.gpus:,}" if fewest else "any number of GPUs is too few"
     batch, tokens = answer.max_micro_batch, answer.max_tokens
     limits = [f"micro-batches up to {batch:,}"] * (batch > 0) + [f"sequences up to {tokens:,} tokens"] * (tokens > 0)
-    return f"room for {' or '.join(limits) or 'no sequence'}; {gpus}"
+    return f"this layout has room for {' or '.join(limits) or 'no sequence'}; {gpus}"
 
 
 def _run_line(run: TrainingRun) -> str:
     energy = ""
     if run.energy_kwh is not None and run.co2_kg is not None:
         energy = f", {_thousands(run.energy_kwh, 'kWh', 'MWh').text}, {_thousands(run.co2_kg, 'kg', 't').text} of CO2"
-    return f"{short(run.train_tokens)} tokens: {_days(run.days)}, {_amount(run.gpu_hours)} GPU-hours{energy}"
+    limits = ""  # those that are missed are in the first line
+    if run.deadline and run.days <= run.deadline.days:
+        limits = f"; {run.deadline.gpus:,} GPUs meet {seconds(run.deadline.days * 86400)}"
+    if run.budget and run.budget.tokens >= run.train_tokens:
+        limits += f"; {_amount(run.budget.money)} pays for {short(run.budget.tokens)} tokens"
+    return f"{short(run.train_tokens)} tokens: {_days(run.days)}, {_amount(run.gpu_hours)} GPU-hours{energy}{limits}"
 
 
 def _search(search: SearchSummary, full: bool) -> Table:
@@ -149,27 +154,30 @@ def _search(search: SearchSummary, full: bool) -> Table:
     headings = ("layout", "micro", *recompute, column("reserved", "bytes"), column("step", "s"), "tokens/s")
     which = "The smallest layout that was computed" if search.refused else "The fastest layouts that fit"
     name = f"{which} (tokens/s per GPU)"
-    number = f"The fastest of about {search.fitting:,} layouts that fit, of {search.considered:,} (tokens/s per GPU)"
+    number = f"The fastest layouts: about {search.fitting:,} of {search.considered:,} fit (tokens/s per GPU)"
     return Table(name if search.refused else number, headings, rows, name=name)
 
 
 def _memory(rank: RankMemory, which: str, gpu: Accelerators, full: bool) -> Table:
-    rows: list[list[Any]] = [
-        [CATEGORIES[name], exact(size), iec(size), percent(size, rank.allocated_bytes)]
-        for name in CATEGORIES
-        if (size := rank.bytes[name])
-    ]
-    rows.append(_sum("allocated", rank.allocated_bytes))
+    whole = rank.allocated_bytes
+    sizes = {CATEGORIES[name]: rank.bytes[name] for name in CATEGORIES if rank.bytes[name]}
+    small = [name for name, size in sizes.items() if size < NEGLIGIBLE * whole]
+    if len(small) > 1 and not full:
+        sizes["other"] = sum(sizes.pop(name) for name in small)
+    rows: list[list[Any]] = [[name, exact(size), iec(size), percent(size, whole)] for name, size in sizes.items()]
+    ratio = RESERVED[0] / RESERVED[1]
+    rows.append(_sum("allocated" if full else f"allocated (reserved: × {ratio})", whole))
     if rank.collective_bytes:
         rows.append(_sum("collective buffers", rank.collective_bytes))
-    reserved = column("reserved", "", f"reserved (× {RESERVED[0] / RESERVED[1]})")
-    rows.append(_sum(reserved, rank.reserved_bytes))
+    if full:
+        rows.append(_sum(column("reserved", "", f"reserved (× {ratio})"), rank.reserved_bytes))
     if full and gpu.memory_bytes > gpu.visible_bytes:
         rows.append(_sum("driver or system", gpu.memory_bytes - gpu.visible_bytes))
     if full and gpu.visible_bytes > gpu.usable_bytes:
         rows.append(_sum("CUDA context", gpu.visible_bytes - gpu.usable_bytes))
     free = gpu.usable_bytes - rank.reserved_bytes
-    rows.append(_sum("free" if free >= 0 else "lacking", free))
+    if full or free < 0:  # else the first line tells
+        rows.append(_sum("free" if free >= 0 else "lacking", free))
     if rank.host_bytes:
         rows.append(_sum("offloaded to the host", rank.host_bytes))
     where = f"rank {rank.rank:,}, stage {rank.stage}, {MOMENTS[rank.moment]}"

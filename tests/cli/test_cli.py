@@ -189,7 +189,7 @@ def test_masked_stands_beside_dense_where_there_is_a_window() -> None:
     per_token = {row["quantity"]: row["values"] for row in rows if row["quantity"].startswith("flops_per_token")}
     assert per_token.keys() == {"flops_per_token", "flops_per_token_dense"}
     assert all(less < more for less, more in zip(*per_token.values(), strict=True))
-    assert "dense, per token at" not in run("compare", "gpt2", "gpt2-xl")[1]
+    assert "FLOPs per token, dense" not in run("compare", "gpt2", "gpt2-xl")[1]
 
 
 # Refusals.

@@ -282,7 +282,7 @@ def show(
     recompute: Annotated[str | None, o.RECOMPUTE] = None,
     optimizer: Annotated[str | None, o.OPTIMIZER] = None,
     layout: Annotated[str | None, o.LAYOUT.with_help("Also show a training step of the rank with most memory.")] = None,
-    detail: Annotated[bool, o.DETAIL] = False,
+    detail: Annotated[bool, o.DETAIL.with_help("One is the arithmetic intensity of each part.")] = False,
     train: Annotated[bool, o.Option("Also show the memory of training.")] = False,
 ) -> Show:
     """What a model costs: parameters, FLOPs, cache and memory, and how wrong the rules of thumb are.

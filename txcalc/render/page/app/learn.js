@@ -387,16 +387,16 @@ const Theorems = ({
   ${
     figures.theorems.length === 0
       ? html`<p data-proved="0">No theorem: ${model.unproved}.</p>`
-      : html`<p data-proved=${figures.proved ? "1" : "0"}>${figures.proved ? "Proved at these sizes: for each part the formulas equal what PyTorch counts, whatever the sizes of its structure." : "Not proved at these sizes: a theorem's form does not fit them. The formulas are the same."}</p>
+      : html`<p data-proved=${figures.proved ? "1" : "0"}>${figures.proved ? "Proved at these sizes: the formula of each part equals what PyTorch counts." : "Not proved at these sizes: they are outside of a theorem's domain. The formulas are the same."}</p>
       <ul>${figures.theorems.map(
         (
           each,
-        ) => html`<li><b>${each.part}</b>: proved for ${each.lengths}; ${each.holds ? "holds" : html`<span class="bad">does not hold: ${each.why}</span>`}
+        ) => html`<li><b>${each.part === "frame" ? "embedding and head" : each.part}</b>: proved for ${each.lengths}${each.holds ? "" : html`; <span class="bad">not at these sizes: ${each.why}</span>`}
         <details><summary>Sizes, and the theorem's key</summary><p>Theorem <code>${each.key}</code></p><ul>${each.conditions.map(([, text]) => html`<li>${text}</li>`)}</ul></details></li>`,
       )}</ul>`
   }
   <${Cells} table=${{ title: "At these sizes", head: ["figure", "evidence", "by"], rows: Object.keys(FIGURES).map((quantity) => behind(model, figures, quantity)) }} />
-  <p class="note">FLOPs count 2 per multiply-add; matrix products alone; dense attention unless masked is stated; logits for all positions${model.latents ? "; latents expanded (MLA)" : ""}. Cache and weights in bf16.</p>
+  <p class="note">FLOPs count 2 per multiply-add; only matmuls are counted; dense attention unless masked is stated; logits for all positions${model.latents ? "; latents expanded (MLA)" : ""}. Cache and weights in bf16.</p>
 </section>`;
 
 // The command that gives the same numbers.

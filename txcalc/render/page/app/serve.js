@@ -190,7 +190,7 @@ function Bars({ plan, point }) {
     of = (stage) => HELD.map((name) => BigInt(stage[name]));
   const sums = point.memory.map((stage) => of(stage).reduce((a, b) => a + b)),
     top = most([memory, ...sums]);
-  const name = (stage) => `stage ${stage.stage}${stage.stages_alike > 1 ? ` and ${stage.stages_alike - 1} like it` : ""}`;
+  const name = (stage) => point.memory.length === 1 ? "each GPU" : `stage ${stage.stage}${stage.stages_alike > 1 ? ` and ${stage.stages_alike - 1} like it` : ""}`;
   const rows = point.memory.map((stage, i) => [
     name(stage),
     ...HELD.map((what) => ({ name: `${what} of ${i}`, value: BigInt(stage[what]) })),

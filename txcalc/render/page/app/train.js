@@ -64,7 +64,7 @@ function Ranks({ run, memory }) {
     of = (rank) => names.map((name) => BigInt(rank.bytes[name] ?? 0));
   const top = most([memory, ...shown.map((rank) => of(rank).reduce((a, b) => a + b))]);
   const title = (rank) =>
-    `rank ${group(rank.rank)}${rank.count > 1 ? ` (${group(rank.count)} identical)` : ""}, stage ${rank.stage}`;
+    run.ranks.length === 1 ? `each of ${group(rank.count)} ${rank.count === 1 ? "GPU" : "GPUs"}` : `rank ${group(rank.rank)}${rank.count > 1 ? ` (${group(rank.count)} identical)` : ""}, stage ${rank.stage}`;
   const rows = run.ranks.map((rank) => [
     title(rank),
     ...names.map((name) => ({ name: `${name} of ${rank.rank}`, value: BigInt(rank.bytes[name] ?? 0) })),

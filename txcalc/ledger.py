@@ -32,8 +32,8 @@ from txcalc.parts.work import Transfer
 QUANTITIES = {
     "params": "parameters, a tied weight once",
     "active": "parameters used by one token: k of E experts",
-    "flops": "FLOPs of matrix products, dense attention (2 per multiply-add)",
-    "flops_masked": "FLOPs of matrix products, only the query-key pairs that the mask lets through",
+    "flops": "FLOPs of matmuls, dense attention (2 per multiply-add)",
+    "flops_masked": "FLOPs of matmuls, only the query-key pairs that the mask lets through",
     "flops_other": "other FLOPs: norms, softmax, activations, rotary, residual sums, recurrent scans",
     "bytes": "bytes moved: each operation reads its operands and writes its result once",
     "saved": "saved activations, elements",

@@ -95,7 +95,7 @@ def between(low: int, high: int, also: Iterable[int] = ()) -> list[int]:
 def picture_convention(models: Iterable[Model], what: str, logits: str, mla: str) -> str:
     """The conventions under a picture's title."""
     latent = [f"MLA {mla}"] if any(model.has_latents for model in models) else []
-    return "; ".join([what, "2 per multiply-add", f"{logits} logits", *latent])
+    return "; ".join([what, "2 FLOPs per multiply-add", f"{logits} logits", *latent])
 
 
 def _tokens(value: Fraction) -> str:

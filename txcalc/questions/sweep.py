@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import product
@@ -348,6 +349,7 @@ def lines(answer: Sweep) -> Iterator[Panel]:
             series.append(Series(", ".join(words) or model, xs, [points[x] for x in xs], len(series), marked=marked))
         unit = "bytes" if "bytes" in quantity else ""
         log = (2 if unit else 10) if wide([y for line in series for y in line.ys]) else 0
+        meaning = re.sub(r" at --\w+", "", meaning)  # a figure names no option
         yield Panel(
             meaning[:1].upper() + meaning[1:], plot_axis(x), PlotAxis(meaning.partition(",")[0], unit, log), series
         )

@@ -632,7 +632,7 @@ def memory_panel(training: Training) -> Panel:
         sizes |= {"allocated": fullest[0].allocated, "allocatable memory of the GPU": training.capacity}
         bars = [Series("bytes", list(sizes), list(sizes.values()))]
         return Panel("Memory of the fullest GPU", PlotAxis(""), PlotAxis("memory", "bytes"), bars, kind="bars")
-    xs = [x for i in range(len(fullest)) for x in (Fraction(i), Fraction(i) + Fraction(999, 1000))]
+    xs = [x for i in range(len(fullest)) for x in (Fraction(2 * i - 1, 2), Fraction(i) + Fraction(499, 1000))]
     categories = [name for name in CATEGORIES if any(rank.bytes[name] for rank in fullest)]
     series = [
         Series(CATEGORIES[name], xs, [rank.bytes[name] for rank in fullest for _ in range(2)], i)

@@ -18,7 +18,7 @@ def report(answer: Trace, form: str) -> Report:
     columns = TableCell(f"at {at}", f"at\n{at}"), TableCell(f"fvcore at {at}", f"fvcore at\n{at}")
     headings = ("module", "×", "class", "parameters", "FLOPs", *columns)
     bound = "" if answer.complete else "lower bound on "
-    header = [f"{answer.source}: {bound}FLOPs of matrix products, 2 per multiply-add, for {answer.domain}"]
+    header = [f"{answer.source}: {bound}FLOPs of matmuls, 2 per multiply-add, for {answer.domain}"]
     table = Table("", headings, rows, left=frozenset({0, 2}), total=True, name="parts")
     return Report([table], header, _notes(answer))
 

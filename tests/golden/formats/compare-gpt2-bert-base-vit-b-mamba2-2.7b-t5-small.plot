@@ -1,6 +1,6 @@
 5 models side by side
-one sequence; FLOPs of dense attention; 2 per multiply-add; all logits; dashed: beyond a
-model's context
+one sequence; FLOPs of dense attention; 2 FLOPs per multiply-add; all logits; dashed:
+beyond a model's context
 
 parameters, each once
 gpt2         parameters  ███ 124 M

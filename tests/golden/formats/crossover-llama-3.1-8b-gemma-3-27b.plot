@@ -1,5 +1,5 @@
 Attention against the feed-forward
-forward FLOPs of a prefill by its length; 2 per multiply-add; all logits
+forward FLOPs of a prefill by its length; 2 FLOPs per multiply-add; all logits
 
 llama-3.1-8b
 FLOPs per token

@@ -1,5 +1,5 @@
 gpt2
-batch 1, tokens 1,024, past 0; 2 per multiply-add; all logits
+batch 1, tokens 1,024, past 0; 2 FLOPs per multiply-add; all logits
 
 parameters, each once
 embedding     parameters  ██████████████████████████████████████ 39.4 M

@@ -43,16 +43,7 @@ from txcalc.planning.training.answer import Terms, run as whole_run, train as an
 from txcalc.planning.training.search import resolve_recipe
 from txcalc.questions import page as plans
 from txcalc.questions.explorer import Explorer, explore
-from txcalc.questions.page import (
-    KNOWN,
-    MOST_BYTES,
-    MOST_EVENTS,
-    MOST_MODELS,
-    POINT_BYTES,
-    PROMPTS,
-    PageModel,
-    on_page,
-)
+from txcalc.questions.page import KNOWN, MOST_BYTES, MOST_EVENTS, MOST_MODELS, POINT_BYTES, PROMPTS, PageModel, on_page
 from txcalc.render.page import exact
 from txcalc.sources import build, spec
 from txcalc.units import bits_of
@@ -99,13 +90,13 @@ def test_two_sources_make_one_small_file(tmp_path: Path) -> None:
 def test_a_page_that_is_too_large_is_refused_before_plans_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "serving_plans", lambda *_: pytest.fail("computed"))
     asked = ("gpt2", "--gpu", "h100:1", "--context", "1k", "--weights", "bf16,fp8", "-o", "-")
-    size = len(run("gpt2", "-o", "-").stdout.encode())
+    page = run("gpt2", "-o", "-").stdout
+    assert page.startswith("<!doctype html>") and page.endswith("</html>\n")
+    assert f"models is 50, expected at most {MOST_MODELS} in one page" in run(*["gpt2"] * 50, "-o", "-").stderr
     points = 2 * 2 * len(PROMPTS) * len(plans.USERS)
-    for room, message in (
-        (-1, "would have more than"),
-        (points * POINT_BYTES - 1, f"have {points} points, a page holds "),
-    ):
-        monkeypatch.setattr(plans, "MOST_BYTES", size + room)
+    too_many = f"have {points} points, a page holds "
+    for room, message in ((-1, "would have more than"), (points * POINT_BYTES - 1, too_many)):
+        monkeypatch.setattr(plans, "MOST_BYTES", len(page.encode()) + room)
         refused = run(*asked)
         assert refused.exit_code == 2 and message in refused.output
 
@@ -134,21 +125,6 @@ def test_a_context_beyond_the_models_is_noted() -> None:
         "gpt2 was made for 1,024 tokens: its serving plans have contexts of at most 1,024, not 8,192",
     )
     assert not txcalc.report("gpt2", gpu="h100:1", concurrency=1).notes
-
-
-def test_a_page_on_standard_output() -> None:
-    found = run("gpt2", "-o", "-")
-    assert found.exit_code == 0 and found.stdout.startswith("<!doctype html>") and "</html>" in found.stdout
-
-
-def test_fifty_models_are_too_many(tmp_path: Path) -> None:
-    result = run(*["gpt2"] * 50, "-o", str(tmp_path / "plan.html"))
-    assert result.exit_code == 2
-    assert f"models is 50, expected at most {MOST_MODELS} in one page" in result.output
-    result = run(
-        "gpt2", "--gpu", "h100-sxm", "--concurrency", ",".join(map(str, range(1, 600))), "-o", str(tmp_path / "x")
-    )
-    assert result.exit_code == 2 and "a page holds " in result.output
 
 
 def test_no_name_is_declared_twice() -> None:
@@ -719,10 +695,7 @@ def deployed(source: str, gpu: str, context: int, prompt: int, kv: str, users: i
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("source", "number", "each"),
-    [
-        ("llama-3.1-8b", 500, 4),
-        *((name, 150, 2) for name in ("mixtral-8x7b", "gemma-3-12b")),
-    ],
+    [("llama-3.1-8b", 500, 4), *((name, 150, 2) for name in ("mixtral-8x7b", "gemma-3-12b"))],
 )
 def test_every_number_of_a_deployment_is_the_librarys(
     source: str, number: int, each: int, browser: Any, tmp_path: Path

@@ -47,8 +47,6 @@ def _header(answer: Deploy, detail: bool) -> list[str]:
     verdicts = [line for line in (verdict(answer), serving.verdict(answer, speed) if speed else None) if line]
     if speed and not speed.meets_limits:
         verdicts.reverse()  # failures first
-    if speed and (hardly := serving.nearly_unsuited(speed)):
-        verdicts.insert(0, hardly)
     if answer.unsuited and speed and not speed.meets_limits:
         verdicts.insert(0, serving.unsuited(answer.unsuited, speed.checks))
     if (fewest := answer.fewest_gpus) and fewest.needed < fewest.rented == answer.layout.gpus:

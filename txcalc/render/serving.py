@@ -27,7 +27,6 @@ from txcalc.render.report import Column, Item, Table, TableCell, cell, column, d
 from txcalc.units import MONTH_HOURS, number_of, seconds, short, three
 
 FRONT = 12  # points shown
-NEARLY = 0.75  # of a limit, from which one request alone nearly reaches it
 LOADS = 4  # shown without detail
 
 
@@ -140,22 +139,12 @@ def unsuited(replica: UnsuitedReplica, checks: Sequence[LimitCheck]) -> str:
         times = [(latency.users, latency.ttft_s if name == "TTFT" else latency.tpot_s) for latency in replica.latencies]
         if times[-1][1] is not None and times[-1][1] > check.limit_s:
             values = (f"{duration(time).text} with {number_of('user', users)}" for users, time in times)
-            texts.append(f"{check.statistic} {name} is {' and '.join(values)}, the limit {seconds(check.limit_s)}")
+            start = " who start together" if times[-1][0] > 1 else ""
+            texts.append(
+                f"{check.statistic} {name} is {' and '.join(values)}{start}, the limit {seconds(check.limit_s)}"
+            )
     number = "one GPU" if replica.gpus == 1 else f"{replica.gpus} GPUs ({replica})"
     return f"not suited: on {number} {'; '.join(texts)}. More replicas do not help"
-
-
-def nearly_unsuited(speed: Speed) -> str | None:
-    """Which limit one request nearly reaches, where several replicas meet it: other cards may need fewer."""
-    alone = speed.single_request
-    if alone is None or not speed.meets_limits or speed.layout.dp == 1:
-        return None
-    times = {"TTFT": alone.ttft_s, "TPOT": alone.tpot_s}
-    for check in speed.checks:
-        if (value := times[check.latency]) and check.limit_s > value > NEARLY * check.limit_s:
-            what = f"{check.latency} of one request alone is {seconds(value)}, the limit {seconds(check.limit_s)}"
-            return f"hardly suited: {what}, so replicas serve few users; compare cards (--gpu NAME@PRICE, repeated)"
-    return None
 
 
 def _met(speed: Speed) -> str:

@@ -126,24 +126,20 @@ def test_a_replica_that_spans_nodes_takes_whole_nodes() -> None:
 @pytest.mark.slow
 def test_an_unsuited_card_is_named_as_that() -> None:
     """A limit that two users on one replica miss is not met by hundreds of replicas."""
-    tight = (*CHAT[:-4], "--ttft", "430ms", *CHAT[-2:])
-    code, out, _ = run("llama-3.1-8b", "--gpu", "l4", *tight)
+    code, out, _ = run("llama-3.1-8b", "--gpu", "l4", *CHAT)
     text = " ".join(out.split())
     assert code == 1 and text.startswith(
-        "not suited: on 8 GPUs (tp=4 pp=2) mean TTFT is 414 ms with 1 user and 468 ms with 2 users, the limit 430 ms. "
-        "More replicas do not help misses "
+        "not suited: on 8 GPUs (tp=4 pp=2) mean TTFT is 414 ms with 1 user and 508 ms with 2 users who start "
+        "together, the limit 500 ms. More replicas do not help misses "
     )
     assert "not suited to serve this load within the limits" in text and "4 × NVIDIA L4" in text
-    data = run.data("llama-3.1-8b", "--gpu", "l4", *tight, code=1)
+    data = run.data("llama-3.1-8b", "--gpu", "l4", *CHAT, code=1)
     assert data["fewest_gpus"] is None and data["layout"]["gpus"] == data["min_gpus"] == 4
     assert [each["users"] for each in data["unsuited"]["latencies"]] == [1, 2]
     # Of several cards the others answer, and it is marked.
-    code, out, said = run("llama-3.1-8b", "--gpu", "l4@0.5", "--gpu", "h100@2.5", *tight)
+    code, out, said = run("llama-3.1-8b", "--gpu", "l4@0.5", "--gpu", "h100@2.5", *CHAT)
     assert code == 0 and "not suited" in out and "note: llama-3.1-8b on l4: not suited: on 8 GPUs" in said
     assert "unsuited" not in run.data("llama-3.1-8b", "--gpu", "h100", *CHAT)
-    hardly = "hardly suited: TTFT of one request alone is 414 ms, the limit 500 ms, so replicas serve few users; "
-    starts = {gpu: " ".join(run("llama-3.1-8b", "--gpu", gpu, *CHAT)[1].split()) for gpu in ("l4", "h100")}
-    assert starts["l4"].startswith(hardly) and "suited" not in starts["h100"]
 
 
 def test_a_card_that_misses_a_limit_is_too_slow() -> None:
@@ -213,7 +209,7 @@ def test_a_dear_plan_is_named_as_that() -> None:
     unpriced, slow = run(*argv[:1], "--gpu", "l40s,h100", *CHAT)[1], run(*argv[:1], "--gpu", "l40s:1,h100:1", *CHAT)[1]
     assert unpriced.startswith("for this load: llama-3.1-8b on 3 × h100-sxm, llama-3.1-8b on 16 × l40s (prices\n")
     mixed = run("llama-3.1-8b", "gpt2", "--gpu", "h100:1,4090:1", "--context", "1k")[1]
-    assert "weights bf16, fp32, cache bf16\nTTFT, mean: " in mixed
+    assert "weights bf16, fp32, cache bf16\nTTFT, TPOT: means at " in mixed
     assert slow.startswith("none serves this load within the limits\n")
     # Without a load each is at its capacity, and compared by the cost of its tokens; what does not serve is last.
     cards = [word for card in ("l4:1@0.1", "l40s:4@1", "h100:1@2.5") for word in ("--gpu", card)]

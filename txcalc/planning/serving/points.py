@@ -296,13 +296,16 @@ class Timer:
             prompt_tokens_per_s_gpu=per_gpu, answer=answer, steady=steady, running=running,
         )  # fmt: skip
 
-    def steady(self, layout: Layout, clients: int = 1, rate: float | None = None) -> Steady:
+    def steady(
+        self, layout: Layout, clients: int = 1, rate: float | None = None, rounds: float | None = None
+    ) -> Steady:
         """The steady state of a closed loop of `clients`, or of an open loop of `rate` requests per second, spread
-        evenly over the replicas. The cache of each limits its sequences; the others wait."""
+        evenly over the replicas. The cache of each limits its sequences; the others wait. `rounds`: requests of each
+        client; None: those of the request."""
         slots = self.cache_slots(layout)
         if rate is None:
-            copies = min(layout.dp, clients)
-            state = closed_loop(self.demand(layout, clients), clients / copies, slots)
+            copies, demand = min(layout.dp, clients), self.demand(layout, clients)
+            state = closed_loop(demand._replace(rounds=rounds or demand.rounds), clients / copies, slots)
         else:
             copies = layout.dp
             state = open_loop(self.demand(layout), rate / copies, slots)

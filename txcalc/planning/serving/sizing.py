@@ -23,7 +23,7 @@ from txcalc.errors import InputError
 from txcalc.num import ceil_div
 from txcalc.planning.layout import Layout
 from txcalc.planning.machine import NODE
-from txcalc.planning.serving.demand import Steady
+from txcalc.planning.serving.demand import ROUNDS, Steady
 from txcalc.planning.serving.deployment import (
     MEMORY_RULE,
     MOST_GPUS,
@@ -179,9 +179,16 @@ class Sizing:
             return self.limits.excess(self._lightest[layout])
 
         layout = min(self._lightest, key=excess)
-        one_user = bounded(self.timer, self.limits, layout, 1)
-        two_users = bounded(self.timer, self.limits, layout, 2) if self.limits.met_by(one_user) else None
+        one_user = self._light_load(layout, 1)
+        two_users = self._light_load(layout, 2) if self.limits.met_by(one_user) else None
         return Unsuited(layout, one_user, two_users)
+
+    def _light_load(self, layout: Layout, users: int) -> Steady:
+        """The latencies of few users who start together, with as few requests each as in a benchmark, so that this
+        start counts: a replica that they overload serves few users, and many replicas are no mend."""
+        if self.limits.simulated:
+            return bounded(self.timer, self.limits, layout, users)
+        return self.timer.steady(layout, users, rounds=ROUNDS)
 
     def _rented(self, least: int) -> tuple[int, int] | None:
         """The fewest replicas and their size; None: none serve the load within the limits."""
@@ -245,7 +252,7 @@ class Sizing:
             return False
         if replica not in self._lightest:
             users = 1 if self.request.rate else min(users, ceil_div(self.concurrency, hold))
-            self._lightest[replica] = bounded(self.timer, self.limits, replica, users)
+            self._lightest[replica] = self._light_load(replica, users)
         return self.limits.met_by(self._lightest[replica])
 
     def serves(self, layout: Layout) -> bool:

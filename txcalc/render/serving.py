@@ -475,7 +475,8 @@ def _budget(speed: Speed) -> Table:
         rows.append(("max joules per output token", *(_rate(point.joules_per_token_at_most) for point in points)))
     title = "Budget" if price is None else f"Budget, at {price:g} per GPU-hour"
     within = " within the limits" if speed.limits else ""
-    return Table(f"{title}; cheapest computed load{within}", ("", *columns), rows)
+    other = f"; cheapest computed load{within}" if len(points) > 1 else ""
+    return Table(f"{title}{other}", ("", *columns), rows)
 
 
 def api(answer: Deploy, comparison: ApiComparison) -> str:

@@ -199,7 +199,8 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
         if self.limits and self.limits.simulated:
             layout, users = most_users(self.timer, self.timed_choices, self.limits)
             return self._as_simulated(self.timer.point(layout, users)) if users else None
-        within = [point for point in self.points if point.tpot and self.limits.met_by(point.steady)]
+        points = self.points if self.request.rate else [*self.points, self.chosen]
+        within = [point for point in points if point.tpot and self.limits.met_by(point.steady)]
         return min(within, key=lambda p: p.gpu_seconds, default=None)
 
     @cached_property

@@ -166,6 +166,13 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
         notes, run = [*notes_of_plan(self.plan, self.timer, self.chosen)], self.simulated
         if run and run.varied:
             notes.append(DIFFER)
+        crowded = self.request.rate is None and self.chosen.sequences > self.chosen.layout.dp
+        if crowded and self.timer.demand(self.chosen.layout).together:
+            length = self.request.answer
+            notes.append(
+                "answers of one length end together, and then all prompts queue at once, since this engine computes "
+                f"prompts first: lengths that vary shorten TTFT (--answer {length}±{max(1, length // 10)})"
+            )
         number = len(run.run.done) if run else 0
         for percent in dict.fromkeys((self.limits.ttft_percentile, self.limits.tpot_percentile)):
             if run and percent is not None and ceil(percent * number / 100) == number:

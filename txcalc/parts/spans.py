@@ -104,7 +104,7 @@ class Span(FrozenStruct):
 
     def describe_cache(self, what: str, width: str) -> str:
         """The cache in words."""
-        return f"{what} of every token: {width} · S elements"
+        return f"{what} of each of S tokens: {width} · S elements"
 
 
 class Causal(Span):
@@ -154,7 +154,7 @@ class Window(Windowed):
         return triangle(growing) + (n - growing) * self.window
 
     def describe_cache(self, what: str, width: str) -> str:
-        return f"{what} of the last {self.window:,} tokens: {width} · min(S, {self.window:,}) elements"
+        return f"{what} of the last {self.window:,} of S tokens: {width} · min(S, {self.window:,}) elements"
 
 
 class Chunks(Windowed):
@@ -173,7 +173,7 @@ class Chunks(Windowed):
         return full * triangle(self.window) + triangle(n - full * self.window)
 
     def describe_cache(self, what: str, width: str) -> str:
-        return f"{what} of a chunk of {self.window:,} tokens: {width} · min(S, {self.window:,}) elements"
+        return f"{what} of a chunk of {self.window:,} of S tokens: {width} · min(S, {self.window:,}) elements"
 
 
 class Selected(Span):

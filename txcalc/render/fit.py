@@ -59,7 +59,7 @@ def report(answer: Fit, form: str) -> Report:
         lines.append((name, rounded(first.params), first.context, *cells))
     table = Table("", headings, lines, name="fit", crossed=not one_format, optional=optional)
     verb = "model fits" if len(models) == 1 else "models fit"
-    tokens = f"with one sequence of {answer.context:,} tokens, or of the model's context if that is shorter"
+    tokens = f"with one sequence of {answer.context:,} tokens or its whole context"
     refused = sum(all(row.refused for row in rows) for rows in models.values())
     count = f"{len(fitting)} of {len(models)} {verb}{f' ({refused} refused)' * bool(refused)}"
     header = [f"{count}, {tokens}", *_cards(answer)]
@@ -67,7 +67,7 @@ def report(answer: Fit, form: str) -> Report:
         f"measured on {row.known['where']}; without activations" for row in answer.rows if row.known
     )
     if best_alone:
-        speeds, room = "; tokens/s: of one sequence" * timed, "; free: memory left per GPU" * one_format
+        speeds, room = "; tokens/s: of one sequence" * timed, "; free: per GPU" * one_format
         header.append(f"{'format' if one_format else 'per GPU'}: the widest that fits{speeds}{room}")
     if grouped and (omitted := len(fitting) - len(served)):
         header.append(f"{omitted} of them, with an encoder or run by no engine, are left out (--all)")

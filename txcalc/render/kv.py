@@ -22,8 +22,7 @@ def report(answer: Kv, form: str) -> Report:
         headings += [TableCell("cross_bytes", "cross")] if cross else []
         tables = [Table("", headings, [_line(row) for row in answer.rows], keys=3, name="cache")]
     holds = answer.holds if len(answer.holds) < 2 or form != "table" else ()  # several are in the formulas
-    header = [f"{answer.model.name}: {_growth(answer, cross)}"]
-    header += [f"{cached}{' (S: cached tokens)' * ('S' in cached.split())}" for cached in holds]
+    header = [f"{answer.model.name}: {_growth(answer, cross)}", *holds]
     header += [f"measured on {answer.known.where}"] if answer.known else []
     if cross and answer.source is None:
         header.append("as many source positions as tokens")

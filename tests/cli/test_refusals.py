@@ -1,11 +1,12 @@
 """What is refused: a command line of `data/refusals.toml` ends with exit code 2, nothing on stdout, and a message that
-says so in those words, or, in a list, is that text.
+says so in those words, or, in a list, is that text. `golden/refusals.json` keeps every message whole.
 
 FOLDER is one with three files that are no descriptions, and nothing is written into it.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 import tomllib
 from importlib.util import find_spec
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from command import Command
-from paths import DATA, ROOT
+from paths import DATA, GOLDEN, ROOT
 
 NEEDS = {"formula": "sympy", "sweep": "numpy", "verify": "torch", "measure": "torch", "calibrate": "torch"}
 REFUSALS = tomllib.loads((DATA / "refusals.toml").read_text("utf-8"))
@@ -23,13 +24,14 @@ CASES = [
     for slow in [NEEDS.get(command) == "torch"]
     for line, said in lines.items()
 ]
+KEPT = GOLDEN / "refusals.json"
 run = Command(columns=200)
 
 
 @pytest.mark.drawn(1000)
 @pytest.mark.parametrize(("command", "line", "said"), CASES)
 def test_it_is_refused(
-    command: str, line: str, said: str | list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, line: str, said: str | list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update_golden: bool
 ) -> None:
     if command in NEEDS and find_spec(NEEDS[command]) is None:
         pytest.skip(f"needs {NEEDS[command]}")
@@ -40,10 +42,14 @@ def test_it_is_refused(
     (tmp_path / "wrong.toml").write_text('d_model = 512\nkind = "decoder\n')
     monkeypatch.chdir(ROOT)
     code, out, err = run(command, *(word.replace("FOLDER", str(tmp_path)) for word in shlex.split(line)))
-    told = " ".join(err.split())
+    told = " ".join(err.split()).replace(str(tmp_path), "FOLDER")
     assert (code, out) == (2, "") and "Traceback" not in err
     if isinstance(said, list):
         assert [told] == said
     else:
-        assert said.replace("FOLDER", str(tmp_path)) in told
+        assert said in told
+    if update_golden:
+        messages = json.loads(KEPT.read_text("utf-8")) | {f"{command} {line}": told}
+        KEPT.write_text(json.dumps(messages, ensure_ascii=False, indent=0, sort_keys=True) + "\n", "utf-8")
+    assert json.loads(KEPT.read_text("utf-8")).get(f"{command} {line}") == told  # --update-golden writes it
     assert sorted(path.name for path in tmp_path.iterdir()) == ["binary.toml", "empty.toml", "wrong.toml"]

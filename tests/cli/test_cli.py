@@ -19,7 +19,7 @@ import pytest
 from command import Command
 from paths import ROOT
 
-from txcalc import COMMANDS, __released__, __version__
+from txcalc import COMMANDS, __released__, __version__, load
 from txcalc.cli import Commands
 from txcalc.cli.adapters import question_of
 from txcalc.cli.output import escaped
@@ -150,6 +150,8 @@ def test_show_says_what_a_model_is_made_of_and_why_the_published_number_is_anoth
     assert "chunks of 8,192" in run("show", "llama-4-scout")[1]
     assert "1 of 16 experts + 1 shared" in run("show", "llama-4-scout")[1]
     assert "no norms; gelu; rotary positions" in run("show", "D=2 h=1 L=1 F=4 plain direct nonorm")[1]
+    biased, plain = (load(f"D=8 h=2 L=1 F=4 plain direct{word}").params for word in (" bias", ""))
+    assert biased - plain == 3 * 8 + 4 + 8  # of queries, keys and values, and of the feed-forward part: none of outputs
     data = shown("transformer-big")
     assert data["published"].startswith("213 M")
     blocks = next(rule for rule in data["rules"] if rule["formula"] == "12·L·D²")

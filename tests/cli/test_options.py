@@ -116,6 +116,7 @@ def test_completion() -> None:
     assert completion.weights("q4_k")[:1] == ["q4_k"] and "native" in completion.weights("")
     assert completion.weights("native,q8") == ["native,q8_0"]
     assert completion.key("h_k") == ["h_kv="] and "norm.place=" in completion.key("norm.")
+    assert len(completion.key("")) == 200  # of more
     assert completion.key_alone("h_k") == ["h_kv"]
     assert completion.quantity("flops_m") == ["flops_masked"]
     assert completion.convention("palm,6") == ["palm,6n"]

@@ -16,7 +16,7 @@ from command import typed
 from paths import GOLDEN
 
 RUNS = [
-    pytest.param(file, id=file.stem, marks=[pytest.mark.slow] if file.stem in ("prove", "verify") else [])
+    pytest.param(file, id=file.stem, marks=[pytest.mark.slow] if file.stem.startswith(("prove", "verify")) else [])
     for file in sorted((GOLDEN / "runs").glob("*.json"))
 ]
 NEEDS = {"formula": "sympy", "sweep": "numpy", "verify": "torch"}

@@ -119,7 +119,7 @@ def test_a_screen_is_the_one_kept_and_nothing_is_cut(
     if update_golden:
         FILES[command].write_text(text, "utf-8")
     assert FILES[command].read_text("utf-8") == text
-    if re.search("--(format|latex|plot)", command):
+    if re.search("--(emit|format|latex|plot)", command):
         return
     assert max(map(len, narrow)) <= 80
     whole = {word for line in wide for word in line.split()}

@@ -347,6 +347,7 @@ def test_a_link_that_is_given_is_taken() -> None:
     linked = hardware.load("rtx-4090").placed(node=4, network=10**9, link=25 * 10**9)
     assert linked.needed("link") == 25 * 10**9
     assert [linked.sources[key] for key in ("node", "link_between", "link")] == ["--node", "--network", "--link"]
+    assert [hardware.load("rtx-4090").placed(node=node).node for node in (1, 1 << 16)] == [1, 1 << 16]
     with pytest.raises(InputError, match="--link is 0, expected a rate above 0"):
         hardware.load("rtx-4090").placed(link=0)
 

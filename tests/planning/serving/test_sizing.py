@@ -340,7 +340,7 @@ def test_a_rate_that_is_too_high_is_told_the_highest_that_is_not() -> None:
     model, asked = load("llama-3.1-8b"), request(8192, rate=5.0)
     planner = Planner(model, hardware.load("h100-sxm"), engine(model))
     for limits in (Slo(), Slo(tpot=0.012)):
-        found = serve(arrange(planner, asked, 8192, gpus=8, limits=limits), asked, None, limits)
+        found = serve(arrange(planner, asked, 8192, 1, gpus=8, limits=limits), asked, None, limits)
         layouts, timer, best = [choice.layout for choice in found.plan.choices], found.timer, found.busiest
         rates = {layout: timer.steady(layout, 1, 5.0).rate for layout in layouts}
         assert best and not found.chosen.steady.lasts and rates[found.chosen.layout] == max(rates.values())
@@ -361,7 +361,7 @@ def test_the_highest_rate_may_be_less_than_one_a_second() -> None:
     """Of prompts of 100,000 tokens, few of which an accelerator holds at once."""
     model, asked = load("llama-3.1-8b"), request(100_000, rate=5.0)
     planner = Planner(model, hardware.load("h100-sxm"), engine(model))
-    found = serve(arrange(planner, asked, 100_000, gpus=1), asked, None)
+    found = serve(arrange(planner, asked, 100_000, 1, gpus=1), asked, None)
     assert found.busiest and found.busiest.rate < 0.01 and found.busiest.steady.timed
     assert not found.timer.steady(found.busiest.layout, 1, 1.02 * found.busiest.rate).timed
 

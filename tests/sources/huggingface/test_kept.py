@@ -1,7 +1,7 @@
 """How stored configs are read, and what is written of them, kept in `golden/configs/`: totals of each; how many numbers
 its TOML and its config.json have, and their sum; and of one of each type, what happens where a key is missing or has
 another value (null in published configs, other sizes and words in small ones): how many changes are refused, how many
-are idle, and how many outcomes there are.
+are idle, how many outcomes there are, and the sum of their numbers: a default is one of them.
 
 Other tests show that totals are right, beside transformers and published code. `--update-golden` writes the files.
 """
@@ -86,7 +86,8 @@ def written(model: Any) -> str:
 def of_changes(config: dict[str, Any], values: bool) -> str:
     same, outcomes = outcome(config), [outcome(change) for change in altered(config, values)]
     refused = sum(text.startswith("refused") for text in outcomes)
-    return f"{len(outcomes)} changes, {refused} refused, {outcomes.count(same)} idle, {len(set(outcomes))} outcomes"
+    counts = f"{len(outcomes)} changes, {refused} refused, {outcomes.count(same)} idle, {len(set(outcomes))} outcomes"
+    return f"{counts}; {figures(' '.join(text for text in outcomes if not text.startswith('refused')))}"
 
 
 def row(config: dict[str, Any]) -> str:

@@ -75,7 +75,7 @@ def arrange(
     planner: Planner,
     request: Request,
     context: int,
-    concurrency: int = 1,
+    concurrency: int,
     gpus: int | None = None,
     fixed: Mapping[str, int] | None = None,
     limits: Slo | None = None,

@@ -69,7 +69,7 @@ def _table(title: str, rows: Sequence[VerifiedFigure]) -> Table:
 def _grouped(rows: Sequence[VerifiedFigure]) -> Sequence[VerifiedFigure]:
     """Equal rows of one part at several sizes as one; unequal rows stay."""
     last, sizes = rows[-1], len({row.where for row in rows})
-    return [replace(last, where=f"{sizes} sizes, last {last.where}")] if last.equal and sizes > 1 else rows
+    return [replace(last, where=f"{sizes} sizes, shown at {last.where}")] if last.equal and sizes > 1 else rows
 
 
 def _verdict(model: VerifiedModel, rows: Sequence[VerifiedFigure]) -> list[str]:

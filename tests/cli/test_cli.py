@@ -194,31 +194,6 @@ def test_masked_stands_beside_dense_where_there_is_a_window() -> None:
     assert "FLOPs per token, dense" not in run("compare", "gpt2", "gpt2-xl")[1]
 
 
-# Refusals.
-
-
-def test_all_faults_of_a_file_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "model.toml"
-    path.write_text("d_model = 0\nn_layers = 1.5\nvocabulary = 3\n[attention]\nn_heads = 'x'\n[feed_forward]\n")
-    code, out, err = run("show", str(path))
-    assert (code, out) == (2, "")
-    assert "5 faults" in err.splitlines()[0]
-    for key in ("d_model", "n_layers", "vocabulary", "attention.n_heads", "feed_forward.d_ff"):
-        assert f"\n  {key} is" in err
-
-
-@pytest.mark.parametrize(
-    "argv", [["shw"], ["show"], ["show", "gpt2", "--nothing"], ["show", "gpt2", "--attention", "half"]]
-)
-def test_usage_errors_are_exit_code_2(argv: list[str]) -> None:
-    code, out, err = run(*argv)
-    assert (code, out) == (2, "")
-    first, *rest = err.splitlines()
-    typo = "--nothing" in argv  # which two lines answer at most
-    assert first.startswith("txcalc: show: No such option: --nothing" if typo else "Usage: txcalc")
-    assert not typo or len(rest) < 2
-
-
 # Processes: what only a real one shows.
 
 

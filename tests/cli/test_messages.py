@@ -183,10 +183,6 @@ def test_a_key_by_its_old_name() -> None:
         build(raw | {"norm": {"abreast": parts, "parallel": "no"}}, "both")
 
 
-def test_the_description_that_is_changed_is_good() -> None:
-    assert build(described({}), "model.toml").params > 0
-
-
 def test_all_faults_at_once_in_the_users_own_spelling() -> None:
     changes: dict[str, Any] = {"d_model": 0, "vocab": 3, "attention": {"n_kv_heads": 3}}
     changes |= {"feed_forward": {"d_ff": -1}, "norm": {"form": "batch"}}

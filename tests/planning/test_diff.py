@@ -132,12 +132,6 @@ def test_changes_are_found_again(changes: dict[str, int]) -> None:
 # The command.
 
 
-def test_a_workload_that_one_model_cannot_have_is_refused() -> None:
-    result = run("gpt2", "bert-base", "--past", "5")
-    assert result.exit_code == 2
-    assert "bert-base is an encoder" in result.stderr
-
-
 def test_layers_alike_of_a_named_kind_are_compared() -> None:
     rest = {"kind": "decoder", "d_model": 8, "n_layers": 3, "pattern": ["a"]}
     one = {**rest, "layer": {"a": {"parts": ["time_mix", "feed_forward"], "time_mix": {}}}, "feed_forward": {"d_ff": 8}}

@@ -55,10 +55,8 @@ def test_a_format_with_scales_counts_those_of_each_block() -> None:
 
 def test_a_head_that_blocks_do_not_divide_is_refused() -> None:
     """llama.cpp: "K cache type q8_0 with block size 32 does not divide n_embd_head_k=80"."""
-    wanted = "expected a format whose blocks divide a head of 80 (q8_0 has blocks of 32 elements) (--kv bf16)"
-    refused, unknown = run("D=80 h=1 F=64 L=1", "--kv", "q8_0"), run("D=64 h=1 F=64 L=1", "--kv", "q8_1")
-    assert refused.exit_code == unknown.exit_code == 2 and wanted in refused.stderr
-    assert "no dtype named 'q8_1' (did you mean q8_0" in unknown.stderr
+    message = "expected a format whose blocks divide a head of 80 (q8_0 has blocks of 32 elements) (--kv bf16)"
+    assert message in run("D=80 h=1 F=64 L=1", "--kv", "q8_0").stderr
     assert load("vit-h").ledger(kv_dtype="q8_0").total("cache") == 0  # its heads are of 80, and none is cached
 
 

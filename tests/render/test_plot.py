@@ -385,14 +385,6 @@ def test_a_backend_that_is_none_is_refused(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_more_lines_than_can_be_told_apart() -> None:
-    pytest.importorskip("plotille")
-    batches = ",".join(map(str, range(1, 26)))
-    code, out, err = run("kv", "gpt2", "--batches", batches, "--plot", "-")
-    assert (code, out) == (2, "")
-    assert err == "txcalc: --plot: 25 lines are more than can be told apart (24)\n"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "wanted"),
@@ -502,14 +494,6 @@ def test_a_plot_has_the_size_and_the_font_of_a_paper(tmp_path: Path) -> None:
     assert r"{\pgfqpoint{3.300000in}{2.500000in}}" in text and r"\fontsize{7.000000}" in text
     assert text.count(r"\begin{pgfscope}") == text.count(r"\end{pgfscope}") > 20
     assert text.count("{") - text.count("}") == 0
-
-
-@pytest.mark.parametrize("size", ["0", "0x3", "3x0", "-1", "nan", "1e9", "3x3x3", "wide", ""])
-def test_a_plot_of_no_size_is_refused(size: str, tmp_path: Path) -> None:
-    code, out, err = run("kv", "gpt2", "--plot", str(tmp_path / "a.svg"), "--size", size)
-    assert (code, out) == (2, "") and err.startswith(f"txcalc: --size is '{size}', expected WIDTH or WIDTHxHEIGHT")
-    assert run("kv", "gpt2", "--plot", str(tmp_path / "a.svg"), "--font", "0")[2].startswith("txcalc: --font is 0")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

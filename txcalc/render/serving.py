@@ -144,7 +144,8 @@ def unsuited(replica: UnsuitedReplica, checks: Sequence[LimitCheck]) -> str:
                 f"{check.statistic} {name} is {' and '.join(values)}{start}, the limit {seconds(check.limit_s)}"
             )
     number = "one GPU" if replica.gpus == 1 else f"{replica.gpus} GPUs ({replica})"
-    return f"not suited: on {number} {'; '.join(texts)}. More replicas do not help"
+    more = "help little" if replica.latencies[-1].users > 1 else "do not help"
+    return f"not suited: on {number} {'; '.join(texts)}. More replicas {more}"
 
 
 def _met(speed: Speed) -> str:
@@ -155,7 +156,11 @@ def _met(speed: Speed) -> str:
         for check in speed.checks
         if check.value_s is not None
     ]
-    share = f"{100 * run.within_limits:.0f} % of requests within" if run else "percentiles not checked (--simulate)"
+    if run:  # 100 % are all of them
+        percent = 100 if run.within_limits == 1 else min(99, round(100 * run.within_limits))
+        share = f"{percent} % of requests within"
+    else:
+        share = "percentiles not checked (--simulate)"
     if not values:  # a limit of TPOT, where there is none
         return f"meets the limits: {_limits(speed)}"
     return f"meets the limits: {' and '.join(values)}" + ("" if speed.disaggregated else f"; {share}")

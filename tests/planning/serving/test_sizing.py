@@ -130,7 +130,7 @@ def test_an_unsuited_card_is_named_as_that() -> None:
     text = " ".join(out.split())
     assert code == 1 and text.startswith(
         "not suited: on 8 GPUs (tp=4 pp=2) mean TTFT is 414 ms with 1 user and 508 ms with 2 users who start "
-        "together, the limit 500 ms. More replicas do not help misses "
+        "together, the limit 500 ms. More replicas help little misses "
     )
     assert "not suited to serve this load within the limits" in text and "4 × NVIDIA L4" in text
     data = run.data("llama-3.1-8b", "--gpu", "l4", *CHAT, code=1)

@@ -364,7 +364,10 @@ def test_the_engine_follows_the_format_and_the_card() -> None:
     assert narrow.refused and "--kv is 'fp8', expected a format of llama.cpp's cache" in narrow.refused
 
 
-def test_a_bare_memory_says_whose_it_is() -> None:
+def test_a_verdict_that_differs_from_deploy_or_a_card_says_why() -> None:
+    assert run("deploy", "qwen3-30b-a3b", "--gpu", "strix-halo").stderr.startswith(
+        "note: no engine is named: fit counts"
+    )
     ran = run("fit", "qwen3-32b", "--memory", "24GB")
     assert (
         "1.719 GiB" in ran.stdout

@@ -665,7 +665,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
         notes += plan.notes
         undecided = self.profile if not (engine.memory or is_mlx(engine.weights)) and is_personal(kind) else None
         if undecided and not unsupported(undecided, model, engine.weights, kind, engine.kv):
-            notes.append(f"no engine is named: fit counts llama.cpp on {kind.title} (--engine llama.cpp)")
+            text = f"no engine is named: fit counts llama.cpp on {kind.title} (--engine llama.cpp)"
+            notes.insert(len(notes) if best.fits else 0, text)  # first where it may be why the model does not fit
         api = None
         if self.api is not None and serving and speed:
             api = deployment.api_comparison(serving, speed.capacity or speed, self.api, self.utilisation)

@@ -329,7 +329,7 @@ def test_a_block_that_a_shard_ends_within_is_not_loaded(
         assert words in str(error.value) and (f"which each of tp = {gpus}" in str(error.value)) == (gpus > 1)
         own = FormatFits(model, planner.engine, 4096).on(CardSet(card, gpus))
         if gpus > 1:
-            assert plan(planner, 4096, 1, gpus).best.fits and own.layout in (f"tp={gpus} ep={gpus}", f"pp={gpus}")
+            assert plan(planner, 4096, 1, gpus).best.fits and own.fits and own.layout != f"tp={gpus}"
         else:
             assert own.refused == str(error.value)
     bare = Planner(model, card, engine(model, weights))

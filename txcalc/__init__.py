@@ -105,10 +105,10 @@ def _class(name: str) -> Any:
 
 @cache
 def _command(name: str) -> object:
-    from txcalc.questions.arguments import checked, documentation
+    from txcalc.questions.arguments import check_arguments, documentation
 
     function = getattr(import_module(f"txcalc.questions.{name}"), name)
-    command = checked(function)
+    command = check_arguments(function)
     command.__doc__ = documentation(function)
     return command
 

@@ -22,7 +22,7 @@ from paths import ROOT
 from txcalc import COMMANDS, __released__, __version__, load
 from txcalc.cli import Commands
 from txcalc.cli.adapters import question_of
-from txcalc.cli.output import escaped
+from txcalc.cli.output import escape
 
 NEEDS = {"formula": "sympy", "sweep": "numpy", "export": "tomli_w", "verify": "torch", "trace": "torch"}
 POSSIBLE = {"deploy": {0, 1}}  # 1: the answer is that it does not fit
@@ -282,7 +282,7 @@ def test_a_full_disk_and_a_closed_output_are_said(output: str, said: str) -> Non
 
 def test_json_is_escaped_where_the_output_has_no_other_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", TextIOWrapper(BytesIO(), "ascii"))
-    assert escaped('{"unit":"µs"}') == '{\n  "unit": "\\u00b5s"\n}'
+    assert escape('{"unit":"µs"}') == '{\n  "unit": "\\u00b5s"\n}'
 
 
 @pytest.mark.slow

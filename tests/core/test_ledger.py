@@ -26,7 +26,7 @@ from txcalc.parts.spans import Causal, CausalUncached, Selected, Windowed
 from txcalc.parts.taps import Convolution
 from txcalc.parts.tower import ProjectorStep
 from txcalc.parts.work import NO_SOURCE
-from txcalc.planning.gradients import reached
+from txcalc.planning.gradients import leaves_with_gradient
 from txcalc.planning.memory import cache_bytes, learning, weights_bytes
 from txcalc.planning.training.answer import Terms
 from txcalc.sources import build
@@ -236,7 +236,7 @@ def test_what_learns_and_what_a_loss_reaches() -> None:
     whole, tuned = (txcalc.load(sizes, more).ledger() for more in ({}, {"lora.rank": 3, "lora.modules": ["q"]}))
     assert learning(whole) == whole.total("params") and learning(tuned) == 2 * 3 * (64 + 64)
     indexed = txcalc.load("deepseek-v3.2").ledger()
-    outside = {entry.path for entry in indexed} - {entry.path for entry in reached(indexed)}
+    outside = {entry.path for entry in indexed} - {entry.path for entry in leaves_with_gradient(indexed)}
     assert outside and all(".indexer." in path for path in outside)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from txcalc import load
 from txcalc.errors import InputError
-from txcalc.planning.generation import FlopsLaw, generations, laws, summed
+from txcalc.planning.generation import FlopsLaw, generations, laws, sum_quadratic
 
 DENSE = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
 
@@ -17,7 +17,7 @@ DENSE = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
 def test_what_is_not_quadratic_is_no_sum() -> None:
     for cost in (lambda n: n**3, lambda n: 5 if n == 10 else 0, lambda n: 5 if n == 6 else 0):
         with pytest.raises(ArithmeticError, match="not quadratic from 1 to 10"):
-            summed(cost, 1, 10, ())
+            sum_quadratic(cost, 1, 10, ())
 
 
 @pytest.mark.parametrize("source", [DENSE, DENSE + " window=3", "gpt2"])

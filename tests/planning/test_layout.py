@@ -15,7 +15,7 @@ from tiny import TINY
 from txcalc import load
 from txcalc.errors import InputError
 from txcalc.ledger import walk
-from txcalc.planning.layout import ORDER, SERVING_ORDER, Group, Layout, filled, parse_layout, standing
+from txcalc.planning.layout import ORDER, SERVING_ORDER, Group, Layout, parse_layout, ranks_per_node, standing
 from txcalc.planning.parallelism import Sharding
 from txcalc.sources import build
 
@@ -38,7 +38,9 @@ def test_the_worst_group_is_that_of_all_ranks(node: int) -> None:
     for size, stride, blocks in product((1, 2, 3, 5, 8, 13), (1, 2, 3, 4, 6, 8, 9), (1, 2, 3, 7)):
         period = size * stride
         groups = [
-            Counter((block * period + offset + i * stride) // filled(node, blocks * period) for i in range(size))
+            Counter(
+                (block * period + offset + i * stride) // ranks_per_node(node, blocks * period) for i in range(size)
+            )
             for block in range(blocks)
             for offset in range(stride)
         ]
@@ -106,7 +108,7 @@ def test_where_ranks_of_experts_stand_one_by_one() -> None:
             stages: dict[int, list[int]] = {}
             for number, place in enumerate(product(*map(range, degrees))):
                 stages.setdefault(dict(zip(reversed(order), place, strict=True))["pp"], []).append(number)
-            per_node = filled(node, layout.gpus)
+            per_node = ranks_per_node(node, layout.gpus)
             groups = [
                 ranks[i + beside : i + ep * etp : etp]
                 for ranks in stages.values()

@@ -19,7 +19,7 @@ from txcalc.planning.scaling import (
     ScalingLaw,
     ScalingQuestion,
     ask,
-    counted,
+    counted_params,
     effective_amount,
     laws as scaling_laws,
     twenty_to_one,
@@ -219,7 +219,7 @@ def test_laws_by_name() -> None:
     for text, fault in (("kaplan", UnknownName), ("besiroglu,muennighoff", InputError)):
         with pytest.raises(fault):
             scaling_laws(text, 5)
-    assert counted(load(DENSE)) == load(DENSE).params
+    assert counted_params(load(DENSE)) == load(DENSE).params
     for source, said in ((MIXTURE, "describe dense models"), ("bert-base", "describe decoders")):
         with pytest.raises(InputError, match=said):
-            counted(load(source))
+            counted_params(load(source))

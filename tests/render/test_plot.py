@@ -293,7 +293,7 @@ def test_a_name_is_drawn_as_it_is_written(name: str) -> None:
     named = Picture(name, name, [panel._replace(title=name, series=[s._replace(label=name) for s in panel.series])])
     ET.fromstring(draw.as_file(named, ".svg"))
     legend = draw.figure(named).axes[0].get_legend()
-    assert len({text.get_text().strip() for text in legend.get_texts()} & {name, draw.shortened(name)}) == 1
+    assert len({text.get_text().strip() for text in legend.get_texts()} & {name, draw.shorten(name)}) == 1
     assert ANSI not in terminal.as_text(named, 80, False)
 
 

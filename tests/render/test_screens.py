@@ -22,9 +22,9 @@ from paths import GOLDEN
 from typer.testing import CliRunner
 
 from txcalc.cli import app, output
-from txcalc.cli.output import folded
+from txcalc.cli.output import fold_notes
 from txcalc.render import FORMATS, written
-from txcalc.render.lines import FINE, JOINTS, as_lines, wrapped
+from txcalc.render.lines import FINE, JOINTS, as_lines, wrap
 from txcalc.render.terminal import as_text
 
 NEEDS = {"formula": "sympy", "crossover": "sympy", "sweep": "numpy", "verify": "torch", "trace": "torch"}
@@ -95,9 +95,9 @@ def test_a_screen_is_the_one_kept_and_nothing_is_cut(
 
     def keep(*call: Any) -> None:
         calls.append(call)
-        output.printed(*call)
+        output.print_answer(*call)
 
-    monkeypatch.setattr("txcalc.cli.build.printed", keep)
+    monkeypatch.setattr("txcalc.cli.build.print_answer", keep)
     result = printed(command, 80)
     monkeypatch.undo()
     answer = calls[-1][0]
@@ -113,7 +113,7 @@ def test_a_screen_is_the_one_kept_and_nothing_is_cut(
             assert path.read_text("utf-8").splitlines() == shown.splitlines()
     monkeypatch.setenv("COLUMNS", "1000")
     with redirect_stdout(StringIO()) as stdout, suppress(typer.Exit):
-        output.printed(*calls[-1])  # the answer again, wider
+        output.print_answer(*calls[-1])  # the answer again, wider
     narrow, wide = result.stdout.splitlines(), stdout.getvalue().splitlines() or screen(command, 1000)
     text = f"$ txcalc {command}\n{result.output}" + "exit code 1\n" * result.exit_code
     if update_golden:
@@ -146,10 +146,10 @@ def test_a_wide_terminal_shows_more(command: str) -> None:
 
 
 def test_a_line_breaks_after_a_semicolon_and_not_beside_an_equals_sign_or_before_a_unit() -> None:
-    assert wrapped("D = 4,096, V = 50,257", 18) == ["D = 4,096,", "V = 50,257"]
-    assert wrapped("of 40,478 tokens, 124 M on release", 21) == ["of 40,478 tokens,", "124 M on release"]
-    assert wrapped("latent 512; 8 of 384 experts, F = 2,048", 30) == ["latent 512; 8 of 384 experts,", "F = 2,048"]
-    assert wrapped("latent 512 + 64; 8 of 384, F = 2,048", 30) == ["latent 512 + 64;", "8 of 384, F = 2,048"]
+    assert wrap("D = 4,096, V = 50,257", 18) == ["D = 4,096,", "V = 50,257"]
+    assert wrap("of 40,478 tokens, 124 M on release", 21) == ["of 40,478 tokens,", "124 M on release"]
+    assert wrap("latent 512; 8 of 384 experts, F = 2,048", 30) == ["latent 512; 8 of 384 experts,", "F = 2,048"]
+    assert wrap("latent 512 + 64; 8 of 384, F = 2,048", 30) == ["latent 512 + 64;", "8 of 384, F = 2,048"]
 
 
 def test_joints_are_no_places_within_a_word_or_a_number() -> None:
@@ -159,7 +159,7 @@ def test_joints_are_no_places_within_a_word_or_a_number() -> None:
 
 
 def test_notes_that_are_one_but_for_a_name_are_told_once() -> None:
-    assert folded(["a: is so", "b: is so", "alone", "a: is other", "b: is so", "alone"]) == [
+    assert fold_notes(["a: is so", "b: is so", "alone", "a: is other", "b: is so", "alone"]) == [
         "a, b: is so",
         "alone",
         "a: is other",

@@ -20,7 +20,7 @@ from txcalc.errors import InputError, TxcalcError
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import Steady
 from txcalc.planning.serving.deployment import Planner
-from txcalc.planning.serving.steady_state import disaggregated
+from txcalc.planning.serving.steady_state import disaggregated_state
 
 
 class Pair(NamedTuple):
@@ -65,7 +65,7 @@ def predict(pair: Pair) -> Steady:
     copies = pair.fillers * pair.prefill.dp, pair.decoders * pair.decode.dp
     prefill, decode = (timing.demand(spread(held, layout)) for layout in (pair.prefill, pair.decode))
     # The transfer is below a hundredth of TTFT on these GPUs' links, and is not counted here.
-    found = disaggregated(prefill, decode, copies, 0.0, float(row.concurrency))
+    found = disaggregated_state(prefill, decode, copies, 0.0, float(row.concurrency))
     assert found.tpot
     return found
 

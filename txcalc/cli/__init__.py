@@ -34,7 +34,7 @@ PLAIN = {
 }  # fmt: skip
 
 
-def _spelled(error: UnicodeError) -> tuple[str, int]:
+def _escape_unencodable(error: UnicodeError) -> tuple[str, int]:
     """Spells characters that an encoding lacks."""
     assert isinstance(error, UnicodeEncodeError)
     signs = error.object[error.start : error.end]
@@ -147,7 +147,7 @@ def entry() -> None:
     if sys.stdout is None:
         typer.echo("txcalc: standard output is closed", err=True)
         sys.exit(2)
-    codecs.register_error("txcalc", _spelled)
+    codecs.register_error("txcalc", _escape_unencodable)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "backslashreplace", "surrogateescape"):
             stream.reconfigure(errors="txcalc")

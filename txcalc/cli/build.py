@@ -19,7 +19,7 @@ from typer.main import get_command
 from txcalc.cli import completion, options
 from txcalc.cli.adapters import ADAPTERS, Call, ShowCommand, function_of, question_of
 from txcalc.cli.command import Command
-from txcalc.cli.output import printed, progress
+from txcalc.cli.output import print_answer, progress
 from txcalc.questions import options as o
 from txcalc.questions.phrases import parse_adapters, parse_changes
 
@@ -34,7 +34,7 @@ def build(name: str) -> Any:
     extra_options = [option for option in adapted if option not in printing]
     declared = sorted([*extra_options, *o.keywords(function), *_taken(question)], key=_order) + printing
     writes = any(keyword.name == "force" for keyword in declared)  # not a plot alone
-    declared += _printed(question, force=not writes)
+    declared += _output_options(question, force=not writes)
     models = [
         keyword.name
         for keyword in declared
@@ -48,7 +48,7 @@ def build(name: str) -> Any:
         plots_over = bool(force and not values.get("out"))
         selection = options.chosen_rows(values.pop("rows", None), values.pop("digits", None), form)
         styled = {key: values.pop(key, None) for key in ("panel", "size", "font")}
-        plot = options.plotted(values.pop("plot"), form, plots_over, **styled) if question.draws else None
+        plot = options.plot_request(values.pop("plot"), form, plots_over, **styled) if question.draws else None
         values = {key: value for key, value in values.items() if value or key not in repeated}
         plot_options = {flag: values.pop(key) for flag, key in TAKEN.items() if flag in question.takes}
         changes = parse_changes(plot_options.get("--set")) | parse_adapters(plot_options.get("--lora"))[0]
@@ -61,7 +61,7 @@ def build(name: str) -> Any:
             arguments = values | ({"tell": tell} if tell else {})
             call = Call(name, sources, arguments, changes, plot_options.get("--ignore"), form, plot)
             answer = adapter(call, **extra) if adapter else call.ask()
-        printed(answer, form, plot, selection)
+        print_answer(answer, form, plot, selection)
 
     vars(run)["__signature__"] = Signature([_parameter(keyword) for keyword in declared])
     paragraphs = [help_of(function), *question.examples, f"Example: {question.example}"]
@@ -102,7 +102,7 @@ def _taken(question: o.Question) -> list[o.Keyword]:
     return [keywords[flag] for flag in question.takes]
 
 
-def _printed(question: o.Question, force: bool) -> list[o.Keyword]:
+def _output_options(question: o.Question, force: bool) -> list[o.Keyword]:
     """The options of what is printed: format and plot, and with `force` that an existing file is overwritten."""
     if not question.formats:
         return []

@@ -53,7 +53,7 @@ class Plot(NamedTuple):
         return Drawing(picture.panel(self.panel) if self.panel else picture, self.style)
 
 
-def plotted(
+def plot_request(
     place: str | None, format_: str, force: bool, panel: str | None, size: str | None, font: float | None
 ) -> Plot | None:
     """Checks `--plot` and its options before anything is computed. Errors: `InputError`, `MissingExtra`."""

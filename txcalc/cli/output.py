@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from txcalc.render import FORMATS, written
-from txcalc.render.lines import Line, as_lines, wrapped
+from txcalc.render.lines import Line, as_lines, wrap
 
 if TYPE_CHECKING:
     from txcalc.cli.options import Plot
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DRAWN = 100  # columns that a drawing has at most; 80 where no terminal says otherwise
 
 
-def printed(
+def print_answer(
     answer: Result | None, form: str, plot: Plot | None = None, chosen: tuple[Sequence[str], int | None] = ((), None)
 ) -> None:
     """Prints an answer, or its chosen rows and digits, and plots it; exit code 1 for a negative answer. None: the
@@ -33,7 +33,7 @@ def printed(
     drawing = plot.drawing(answer) if plot else None
     wrote = [save(drawing, plot.place)] if plot and drawing and plot.place != "-" else []
     if form == "json":
-        sys.stdout.write(escaped(answer.to_json()) + "\n")
+        sys.stdout.write(escape(answer.to_json()) + "\n")
         print_notes(wrote)
     else:
         report = answer.report(form).only(*chosen)
@@ -41,12 +41,12 @@ def printed(
             sys.stdout.write(written(report, form) + "\n")
         else:
             lines = as_lines(report, get_terminal_size((100, 24)).columns)
-            sys.stdout.write(_styled(lines) if _coloured() else _plain(lines))
+            sys.stdout.write(_style(lines) if _wants_colour() else _plain(lines))
         if drawing and not wrote:
             from txcalc.render.terminal import as_text
 
             width = min(get_terminal_size((80, 24)).columns, DRAWN)
-            sys.stdout.write("\n" + as_text(drawing.picture, width, _coloured()))
+            sys.stdout.write("\n" + as_text(drawing.picture, width, _wants_colour()))
         print_notes(report.notes)
         print_notes(wrote)
     if answer.failed:
@@ -79,7 +79,7 @@ def progress(shared_terminal: bool = True) -> Iterator[Callable[[str, float], No
             bar().stop()
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """JSON in the encoding of standard output."""
     try:
         text.encode(sys.stdout.encoding or "ascii")
@@ -92,11 +92,11 @@ def escaped(text: str) -> str:
 
 def save(drawing: Drawing, place: str) -> str:
     """Writes a plot, and says so. Errors: `InputError`."""
-    drawing.save(place, force=True)  # `plotted` has checked the file
+    drawing.save(place, force=True)  # `plot_request` has checked the file
     return f"the picture is in {place}"
 
 
-def _coloured() -> bool:
+def _wants_colour() -> bool:
     colour = sys.stdout.isatty() or os.environ.get("FORCE_COLOR")
     return bool(colour) and not os.environ.get("NO_COLOR")
 
@@ -114,7 +114,7 @@ def _plain(lines: Iterable[Line]) -> str:
     return "".join("".join(printable(text) for text, _ in line).rstrip() + "\n" for line in lines)
 
 
-def _styled(lines: Iterable[Line]) -> str:
+def _style(lines: Iterable[Line]) -> str:
     from rich.console import Console
     from rich.text import Text
 
@@ -127,7 +127,7 @@ def _styled(lines: Iterable[Line]) -> str:
 
 def print_notes(notes: Iterable[str]) -> None:
     """Notes on stderr; equal ones about several models (`NAME: …`) are joined."""
-    for note in folded(notes):
+    for note in fold_notes(notes):
         typer.echo(wrap_stderr("note: ", note), err=True)
 
 
@@ -137,10 +137,10 @@ def wrap_stderr(label: str, text: str) -> str:
     if not sys.stderr.isatty():
         return label + text
     width = get_terminal_size(os.get_terminal_size(sys.stderr.fileno())).columns or 80
-    return label + "\n".join(wrapped(" " * len(label) + text, width))[len(label) :]
+    return label + "\n".join(wrap(" " * len(label) + text, width))[len(label) :]
 
 
-def folded(notes: Iterable[str]) -> list[str]:
+def fold_notes(notes: Iterable[str]) -> list[str]:
     """Joins notes that differ only in the name before the colon."""
     names: dict[str, dict[str, None]] = {}
     for note in notes:

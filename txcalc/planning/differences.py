@@ -102,14 +102,14 @@ def differences(left: Model, right: Model, work: Table, flops: str = "flops") ->
                 rows.append(KeyDifference(f"{layers.key}.{side.key}", "", side.left, side.right, *side_cost))
             parts += layers.parts
         changes += stack_changes
-    unbundled, bundled = _bundled(_merged(changes))
+    unbundled, bundled = _bundle_forms(_merge_stacks(changes))
     for change in unbundled:
         change_cost = _cost(left, _with(mine, change), ledger, work, flops)
         rows.append(KeyDifference(change.key, _letter(change.key), change.left, change.right, *change_cost))
     return [*rows, *parts, *bundled]
 
 
-def _merged(changes: list[_Change]) -> list[_Change]:
+def _merge_stacks(changes: list[_Change]) -> list[_Change]:
     """Changes with those that are equal in the encoder and in the decoder merged, under a key without the stack."""
     groups: dict[Any, list[_Change]] = {}
     for change in changes:
@@ -122,7 +122,7 @@ def _merged(changes: list[_Change]) -> list[_Change]:
     ]
 
 
-def _bundled(changes: list[_Change]) -> tuple[list[_Change], list[KeyDifference]]:
+def _bundle_forms(changes: list[_Change]) -> tuple[list[_Change], list[KeyDifference]]:
     """Bundles with a change of form (of positions, of the head) the keys of its table that only one model has."""
     unbundled: list[_Change] = []
     parts: list[KeyDifference] = []
@@ -161,7 +161,7 @@ def _sides(left: Model, right: Model, mine: Raw, theirs: Raw, half: str) -> list
         values = [s.n_layers if side == "n_layers" else _side_in_words(s, side) for s in (stack, twin)]
         changed = deepcopy(mine)
         target = changed[half] if half else changed
-        target.update(_exchanged(stack, twin, table, other_table, side))
+        target.update(_exchange_layers(stack, twin, table, other_table, side))
         for name in PART_TABLES:
             target.pop(name, None)
         changes.append(_LayersChange(side, values[0], values[1], changed, []))
@@ -174,7 +174,7 @@ def _written(raw: Raw, kind: str) -> Raw:
     return table
 
 
-def _exchanged(stack: StackSpec, twin: StackSpec, table: Raw, other_table: Raw, what: str) -> Raw:
+def _exchange_layers(stack: StackSpec, twin: StackSpec, table: Raw, other_table: Raw, what: str) -> Raw:
     """The layers of a stack with the other's `n_layers`, or the other's side of every layer.
 
     With more layers, a pattern continues with its last kind. A table that both stacks have stays the first's.

@@ -76,11 +76,11 @@ class ModelFit(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return cls(
             model=model.name, params=model.params, weights=weights, asked=asked, gpu=gpu, layout="", context=context,
             fits=False, need_bytes=None, room_bytes=None, short_bytes=None, tokens_per_s=None, refused=why,
-            kind=model.kind, listed=_listed(model),
+            kind=model.kind, listed=_is_usual(model),
         )  # fmt: skip
 
 
-def _listed(model: Model) -> bool:
+def _is_usual(model: Model) -> bool:
     """Whether the table has a model without --all."""
     return model.kind in ("decoder", "recurrent", "hybrid") and bool(engines_for(model))
 
@@ -162,7 +162,7 @@ class FormatFits:
             ram_free_bytes=ram_free,
             engine=str(engine.memory.profile) if engine.memory else "",
             kind=model.kind,
-            listed=_listed(model),
+            listed=_is_usual(model),
         )
 
     def _supported(self, ways: Iterable[Layout]) -> list[Layout]:

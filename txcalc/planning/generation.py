@@ -52,10 +52,10 @@ def generations(model: Model, contexts: Sequence[int], prompt: int = 1, attentio
         if not 1 <= prompt <= context:
             raise InputError("options", [Fault("--prompt", prompt, f"a whole number from 1 to {context:,} tokens")])
         quantity = FLOPS[attention]
-        ends = _ends(prefills, context)
+        ends = _polynomial_ends(prefills, context)
         prompt_flops = _prefill_cost(model, quantity)(prompt)
-        steps = summed(_step_cost(model, quantity), prompt, context - 1, ends)
-        uncached = summed(_prefill_cost(model, quantity), prompt, context, ends)
+        steps = sum_quadratic(_step_cost(model, quantity), prompt, context - 1, ends)
+        uncached = sum_quadratic(_prefill_cost(model, quantity), prompt, context, ends)
         without = triangle(context) - triangle(prompt - 1)
         passes, redundant = context - prompt + 1, without - context
         results.append(Generation(context, passes, context, without, redundant, prompt_flops + steps, uncached))
@@ -91,13 +91,13 @@ def laws(model: Model, prompt: int = 1, attention: str = "dense") -> tuple[Flops
     quantity = FLOPS[attention]
     start = max([prompt, *(window + 1 for window in prefills.windows)])
     prefill, step = _prefill_cost(model, quantity), _step_cost(model, quantity)
-    ends, lengths = _ends(prefills, start + 4), range(start, start + 5)
-    with_cache = [prefill(prompt) + summed(step, prompt, n - 1, ends) for n in lengths]
-    without = [summed(prefill, prompt, n, ends) for n in lengths]
+    ends, lengths = _polynomial_ends(prefills, start + 4), range(start, start + 5)
+    with_cache = [prefill(prompt) + sum_quadratic(step, prompt, n - 1, ends) for n in lengths]
+    without = [sum_quadratic(prefill, prompt, n, ends) for n in lengths]
     return _law(start, with_cache), _law(start, without)
 
 
-def summed(cost: Callable[[int], int], first: int, last: int, ends: Sequence[int]) -> int:
+def sum_quadratic(cost: Callable[[int], int], first: int, last: int, ends: Sequence[int]) -> int:
     """Σ cost(n) over n = first … last, for a cost of at most the second degree between `ends`."""
     total = 0
     starts = [first, *(end for end in sorted(set(ends)) if first < end <= last), last + 1]
@@ -129,7 +129,7 @@ def _step_cost(model: Model, quantity: str) -> Callable[[int], int]:
     return lambda past: model.ledger(past=past, logits="last", mla="absorbed").total(quantity)
 
 
-def _ends(prefills: Prefills, last: int) -> list[int]:
+def _polynomial_ends(prefills: Prefills, last: int) -> list[int]:
     """Lengths at which the polynomial may change: every window, and the end of every chunk."""
     return [*prefills.windows, *(range(0, last + 1, prefills.chunk) if prefills.chunk is not None else ())]
 

@@ -74,6 +74,6 @@ def saved_by_core(entry: Entry) -> Num:
     return elements - core_result(entry) if entry.work.keep_scores else elements
 
 
-def reached(ledger: Ledger) -> Ledger:
+def leaves_with_gradient(ledger: Ledger) -> Ledger:
     """The leaves that get a gradient from the model's loss."""
     return ledger.where(lambda entry: entry.gradient != "none")

@@ -40,7 +40,7 @@ class Group(NamedTuple):
         return self.local < self.size
 
 
-def filled(node: int, ranks: int) -> int:
+def ranks_per_node(node: int, ranks: int) -> int:
     """Ranks per node of `node` accelerators: equal on the fewest nodes that hold all ranks, as launchers start them (64
     of 72 for 256 ranks on four nodes), or `node` if they do not divide evenly.
 
@@ -55,7 +55,7 @@ def standing(size: int, stride: int, node: int, ranks: int) -> tuple[int, int]:
     """Over all groups of `size` ranks, `stride` apart: the fewest ranks that a group has in a node, and the most nodes
     that a group spans. Only a group's first and last node matter: a node between them has at least as many of its ranks
     as the first node of a group that starts less than a stride later."""
-    node = filled(node, ranks)
+    node = ranks_per_node(node, ranks)
     if size == 1 or stride >= node:
         return 1, size
     firsts = {  # positions of the groups' first ranks within their nodes
@@ -174,7 +174,7 @@ class Layout(Struct, frozen=True, kw_only=True, dict=True):
             step = self.expert_ways if axis == "ep" else 1
             if order[-1] == "pp" or self.pp == 1:
                 return Group(size, standing(size, step, node, self.gpus)[0])
-            return Group(size, self._together(size, step, filled(node, self.gpus), order))
+            return Group(size, self._together(size, step, ranks_per_node(node, self.gpus), order))
         stride = prod(getattr(self, name) for name in order[: order.index(axis)])
         fewest, nodes = standing(size, stride, node, self.gpus)
         return Group(size, ceil_div(size, nodes) if axis == "pp" else fewest)  # each stage sends to the next

@@ -66,7 +66,7 @@ def ring(kind: str, group: Group, message: float, pieces: int = 1) -> Message:
     return Message(kind, group, message * (2 * peer_share if kind == "all_reduce" else peer_share), pieces)
 
 
-def relayed(group: Group, token_bytes: float, choices: float) -> Message:
+def relayed_all_to_all(group: Group, token_bytes: float, choices: float) -> Message:
     """An all-to-all of `token_bytes` of tokens, each with `choices` experts: a token is sent once to each node with any
     of its experts, to the rank of the same index, which forwards it once to each rank of its node that needs it.
 

@@ -40,7 +40,7 @@ class MatchedModel(NamedTuple):
     above: Near | None
 
 
-def matched(model: Model, key: str, budget: int, cost: Callable[[Model], int]) -> MatchedModel:
+def match_size(model: Model, key: str, budget: int, cost: Callable[[Model], int]) -> MatchedModel:
     """The size of `key` at which `cost` is nearest to the budget; of two equally near, the smaller.
 
     Errors: `InputError` if the key is no size, or the cost does not grow with it.

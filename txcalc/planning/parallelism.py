@@ -248,7 +248,7 @@ class Sharding:
             tp, ep, etp, sp = key
             ways = Ways(tp, ep, etp, sp=sp > 1, pads=self.pads, slices=self.slices, copies=self.copies)
             root = self.model.root.shard(ways) if max(key) > 1 else self.model.root
-            root = parted(root, self.offload.cuts) if self.offload else root
+            root = split_groups(root, self.offload.cuts) if self.offload else root
             self._ranks[key] = RankShare(root, ways.faults, ways.notes, {})
         return self._ranks[key]
 
@@ -296,7 +296,7 @@ def piece(root: Stack, layers: Iterable[int], first: bool, last: bool) -> Stack:
     )
 
 
-def parted(root: Root, cuts: Iterable[int]) -> Stack:
+def split_groups(root: Root, cuts: Iterable[int]) -> Stack:
     """The same layers, with groups of equal layers split at the cuts; a tied head gets its own weights."""
     stack, head = cast(Stack, root), cast(Stack, root).head
     groups = list(stack.groups)
@@ -323,13 +323,13 @@ def _stages(root: Root, layout: Layout, request: Asked, outside: int = 0) -> Ite
         kinds = {group.name: group.count for group in share.groups}
         stages.setdefault((number == 0, number == layout.pp - 1, *kinds.items()), [number, 0, share])[1] += 1
     for number, copies, share in stages.values():
-        yield PipelineStage(number, copies, _linked(share, layout, number, layout.tp), request)
+        yield PipelineStage(number, copies, _with_transfers(share, layout, number, layout.tp), request)
 
 
 def stage(root: Root, layout: Layout, number: int, tp: Num) -> Stack:
     """The tree of stage `number`, from a rank's tree in numbers or letters; `tp` as in that tree."""
     indices = list(_layers_of_stages(root, layout, 0))[number]
-    return _linked(piece(cast(Stack, root), indices, number == 0, number == layout.pp - 1), layout, number, tp)
+    return _with_transfers(piece(cast(Stack, root), indices, number == 0, number == layout.pp - 1), layout, number, tp)
 
 
 def _layers_of_stages(root: Root, layout: Layout, outside: int) -> Iterator[Iterable[int]]:
@@ -341,7 +341,7 @@ def _layers_of_stages(root: Root, layout: Layout, outside: int) -> Iterator[Iter
     return (chain(*pieces[number :: layout.pp]) for number in range(layout.pp))
 
 
-def _linked(share: Stack, layout: Layout, number: int, tp: Num) -> Stack:
+def _with_transfers(share: Stack, layout: Layout, number: int, tp: Num) -> Stack:
     """A stage with its receives and sends: the first piece receives nothing, and the last one sends nothing."""
     receives, sends = layout.vpp - (number == 0), layout.vpp - (number == layout.pp - 1)
     axis = Axis("pp", layout.pp)

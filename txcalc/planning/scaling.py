@@ -231,7 +231,7 @@ def _range(low: float, high: float) -> str:
     return f"{short(low)} to {short(high)}" if low else f"up to {short(high)}"
 
 
-def counted(model: Model) -> int:
+def counted_params(model: Model) -> int:
     """N, the parameters of a model. Errors: `InputError` for a model that no law describes."""
     faults = []
     if model.kind not in ("decoder", "hybrid", "recurrent"):

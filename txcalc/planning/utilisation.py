@@ -25,7 +25,7 @@ REPORTED = ("palm", "megatron-model", "megatron-lm", "llm-foundry", "nanotron", 
 COMPUTED = "computed"  # the count of a step with frozen weights
 
 
-def computed(ledger: Ledger) -> Convention:
+def executed_flops(ledger: Ledger) -> Convention:
     """FLOPs of a training step without gradients of frozen weights."""
     flops = training_flops(ledger)
     recomputed: dict[str, int] = {mode: training_flops(ledger, mode) - flops for mode in ("core", "blocks")}
@@ -72,7 +72,7 @@ def utilisation(
     rows = []
     for name in (COMPUTED,) if frozen else names:
         try:
-            counted = computed(ledger) if frozen else CONVENTIONS[name](model, ledger, "dense", pp)
+            counted = executed_flops(ledger) if frozen else CONVENTIONS[name](model, ledger, "dense", pp)
         except InputError:
             if len(names) == 1:
                 raise

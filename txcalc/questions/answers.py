@@ -30,7 +30,7 @@ from txcalc.frames import Framed
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.parts.part import Workload
-from txcalc.questions.arguments import checked
+from txcalc.questions.arguments import check_arguments
 from txcalc.sources.files import writable, write
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Result(Answer, Framed, kw_only=True):
         """Whether the answer is no: a plan does not fit, figures differ."""
         return False
 
-    @checked
+    @check_arguments
     def report(self, form: str = "table") -> Report:
         """Its header, tables and notes, for a format."""
         return import_module(f"txcalc.render.{self.view}").report(self, form)  # type: ignore[no-any-return]
@@ -132,13 +132,13 @@ class Result(Answer, Framed, kw_only=True):
         """The JSON document: exact integers, keys in the order of the schema."""
         return self._to_json(2)
 
-    @checked
+    @check_arguments
     def to_text(self, form: str = "table", width: int = 100) -> str:
         """Text as the command line prints it, in a `form` of `--format`; a table has `width` columns.
         Errors: `InputError`."""
         return import_module("txcalc.render").text(self, form, width)  # type: ignore[no-any-return]
 
-    @checked
+    @check_arguments
     def to_latex(self, rows: Sequence[str] = (), digits: int | None = None) -> str:
         """Its tables in LaTeX, for booktabs: all, or `rows` whose name contains one of these texts; with large numbers
         in `digits` significant digits. Errors: `UnknownName`."""
@@ -151,7 +151,7 @@ class Result(Answer, Framed, kw_only=True):
             raise InputError(self.schema, ["has no picture"])
         return self.draw()  # type: ignore[no-any-return]
 
-    @checked
+    @check_arguments
     def plot(
         self,
         place: str | Path | None = None,
@@ -232,7 +232,7 @@ class Drawing:
         width = min(get_terminal_size((80, 24)).columns, 100)
         return import_module("txcalc.render.terminal").as_text(self.picture, width, False)  # type: ignore[no-any-return]
 
-    @checked
+    @check_arguments
     def save(self, place: str | Path, *, force: bool = False) -> None:
         """Writes FILE.svg, .png, .pdf or .pgf. Errors: `InputError` (a file that exists, unless `force`),
         `MissingExtra`."""

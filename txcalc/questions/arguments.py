@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from txcalc.sources import Source
 
 
-def checked(function: Callable[P, R]) -> Callable[P, R]:
+def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """Checks arguments against annotations: `InputError` with every fault, `WrongCall` for unknown arguments.
 
     Accepts earlier names of keywords, and fields of classes of options as keywords of the function.
@@ -53,7 +53,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         arguments: dict[str, Any] = dict(kwargs)
         if grouping or not arguments.keys() <= expected.parameters.keys():
-            arguments = grouped(function, arguments)
+            arguments = group_options(function, arguments)
         bound = WrongCall.unless(function.__name__, expected, args, arguments, option_names)
         faults = []
         for name, value in bound.arguments.items():
@@ -82,7 +82,7 @@ def documentation(function: Callable[..., Any]) -> str:
     return "\n".join([text, "", "Arguments:", *lines]) if lines else text
 
 
-def grouped(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
+def group_options(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
     """Keywords by their current names; those of a class of options as one value of it. Errors: `InputError`."""
     by_name: dict[str, Keyword] = {}
     for keyword in keywords(function):

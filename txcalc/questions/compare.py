@@ -17,7 +17,7 @@ from txcalc.ledger import Ledger
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
 from txcalc.planning.crossover import CrossoverRule, RuleCrossover, crossovers, lengths as prefills_of
-from txcalc.planning.matching import MatchedModel, Near, matched
+from txcalc.planning.matching import MatchedModel, Near, match_size
 from txcalc.planning.memory import cache_bytes, weights_bytes
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Convention, ModelInfo, Result
@@ -192,7 +192,7 @@ def compare(
     length = contexts[0] if lengths else max(contexts, default=1) if windows else min(contexts, default=1)
     if match is not None and by is not None:
         matches = [equal_budget(model, models[0], match, by, length, convention) for model in models[1:]]
-        models[1:] = [renamed(match.model, {by: match.best.value}) for match in matches]
+        models[1:] = [rename(match.model, {by: match.best.value}) for match in matches]
         sizes = tuple(
             MatchedSize(match.model.name, match.best.value, match.best.difference, match.below, match.above)
             for match in matches
@@ -218,10 +218,10 @@ def variant(model: Model, changes: Mapping[str, object] | str) -> Model:
     keys = parse_changes([changes]) if isinstance(changes, str) else changes
     changed = load(model, keys)
     must_change([changed], keys)
-    return renamed(changed, keys)
+    return rename(changed, keys)
 
 
-def renamed(model: Model, changes: Mapping[str, object]) -> Model:
+def rename(model: Model, changes: Mapping[str, object]) -> Model:
     """A model named by its changes, without the note of them."""
     name = " ".join([model.name, *(f"{key}={value}" for key, value in changes.items())])
     return replace(model, name=name, notes=tuple(note for note in model.notes if note != model.changed))
@@ -239,7 +239,7 @@ def equal_budget(
         counted = "cache" if quantity == "cache" else convention.flops
         return convention.ledger(candidate, tokens).total(counted)
 
-    return matched(model, by, cost(first), cost)
+    return match_size(model, by, cost(first), cost)
 
 
 def default_contexts(models: Sequence[Model]) -> list[int]:
@@ -262,9 +262,9 @@ def quantities(
         reached = [convention.ledger(model, tokens) if model.reaches(tokens) else None for model in models]
         prefills.append((tokens, reached))
     rows = [
-        compared("params", None, [ledger.total("params") for ledger in single]),
-        compared("active", None, [ledger.total("active") for ledger in single]),
-        compared("weights_bytes", None, [weights_bytes(ledger) for ledger in single]),
+        compared_row("params", None, [ledger.total("params") for ledger in single]),
+        compared_row("active", None, [ledger.total("active") for ledger in single]),
+        compared_row("weights_bytes", None, [weights_bytes(ledger) for ledger in single]),
     ]
     rows += [flops_per_token("flops_per_token", flops, *prefill) for prefill in prefills]
     if any(model.has_windows for model in models):  # by the other convention too
@@ -272,7 +272,7 @@ def quantities(
         rows += [flops_per_token(f"flops_per_token_{way}", other, *prefill) for prefill in prefills]
     rows += [attention_core(flops, *prefill) for prefill in prefills]
     rows += [
-        compared("cache_bytes", tokens, [(ledger and cache_bytes(ledger)) or None for ledger in at])
+        compared_row("cache_bytes", tokens, [(ledger and cache_bytes(ledger)) or None for ledger in at])
         for tokens, at in prefills
     ]
     longest = [
@@ -289,7 +289,7 @@ def quantities(
         sizes = [
             None if n is None else ceil_div(n * ledger.bits[2], 8) for n, ledger in zip(elements, single, strict=True)
         ]
-        rows.append(compared(f"cache_{term}_bytes", None, sizes))
+        rows.append(compared_row(f"cache_{term}_bytes", None, sizes))
     rows += crossover_lengths(models, convention)
     return [row for row in rows if row.never or any(value is not None for value in row.values)]
 
@@ -297,13 +297,13 @@ def quantities(
 def flops_per_token(name: str, quantity: str, tokens: int | None, at: Ledgers) -> ComparedQuantity:
     """FLOPs per token, averaged over the prefill."""
     values = [ledger and Fraction(ledger.total(quantity), ledger.work.tokens) for ledger in at]
-    return compared(name, tokens, values)
+    return compared_row(name, tokens, values)
 
 
 def attention_core(quantity: str, tokens: int | None, at: Ledgers) -> ComparedQuantity:
     """FLOPs of scores and values, of those of the whole prefill."""
     core = [ledger and ledger.by_kind(quantity).get("attention_core") for ledger in at]
-    return compared("attention_core_flops", tokens, core, [ledger and ledger.total(quantity) for ledger in at])
+    return compared_row("attention_core_flops", tokens, core, [ledger and ledger.total(quantity) for ledger in at])
 
 
 def crossover_lengths(models: Sequence[Model], convention: CompareConvention) -> list[ComparedQuantity]:
@@ -320,11 +320,11 @@ def crossover_lengths(models: Sequence[Model], convention: CompareConvention) ->
     for rule in MAIN_RULES:
         lengths = [lengths_of.get(rule) for lengths_of in by_rule]
         values = [None if length is None or length.one_sided else length.tokens or NEVER for length in lengths]
-        rows.append(compared(f"crossover: {rule.name}", None, values))
+        rows.append(compared_row(f"crossover: {rule.name}", None, values))
     return rows
 
 
-def compared(
+def compared_row(
     quantity: str, tokens: int | None, values: Sequence[Any], whole: Sequence[Any] | None = None
 ) -> ComparedQuantity:
     """A row of values: numbers, None where a model lacks the quantity, or `NEVER`; `whole`: of a part. A mean per token

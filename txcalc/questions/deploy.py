@@ -26,14 +26,14 @@ from txcalc.planning.serving.engine_profiles import (
     offloading,
     personal_engine,
     profile,
-    unsupported,
+    unsupported_fault,
 )
 from txcalc.planning.serving.offload import OffloadRequest, parse_offload
 from txcalc.planning.serving.sizing import arrange, rentable
 from txcalc.planning.serving.speed import Serving, check_budget, most_users, serve
 from txcalc.questions import deployment, options as o, phrases
 from txcalc.questions.answers import Answer, ModelInfo, Result
-from txcalc.questions.arguments import bandwidth, checked, length, maybe, models, source_list, split_commas
+from txcalc.questions.arguments import bandwidth, check_arguments, length, maybe, models, source_list, split_commas
 from txcalc.questions.deployment import (
     AcceleratorInfo,
     ApiComparison,
@@ -276,7 +276,7 @@ class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
         """This deployment; of several models or accelerators all of them."""
         return (self,)
 
-    @checked
+    @check_arguments
     def to_command(self, engine: str) -> str:
         """The command that serves the plan with vllm, sglang, trtllm, dynamo or llama.cpp, or ollama's Modelfile.
 
@@ -319,7 +319,7 @@ class DeployComparison(Result, tag_field="schema", tag="txcalc/deploy/1", kw_onl
             row.pop("schema", None)
         return document
 
-    @checked
+    @check_arguments
     def to_command(self, engine: str) -> str:
         """Errors: `InputError`."""
         raise _no_command()
@@ -402,7 +402,7 @@ def deploy(
     >>> plan.fits, plan.layout.gpus, plan.max_concurrency
     (True, 1, 55)
     """
-    assert isinstance(engine, Engine), "a name is a field of it (`arguments.grouped`)"
+    assert isinstance(engine, Engine), "a name is a field of it (`arguments.group_options`)"
     kinds = _accelerators(gpu, price)
     offload = engine.offload()
     name = engine.engine or "none"
@@ -484,11 +484,11 @@ def deploy(
     if all(isinstance(plan, Refusal) for plan in deployments):
         raise InputError("deploy", errors) if len(errors) > 1 else next(iter(errors.values()))
     # The declared type is that of one deployment; several have only `deployments`.
-    compared = _compared(deployments)
+    compared = _rank_by_cost(deployments)
     return cast(Deploy, DeployComparison(deployments=compared, draw=_picture("comparison_picture", compared)))
 
 
-def _compared(deployments: Sequence[Deploy | Refusal]) -> tuple[Deploy | Refusal, ...]:
+def _rank_by_cost(deployments: Sequence[Deploy | Refusal]) -> tuple[Deploy | Refusal, ...]:
     """The deployments of each model: those that serve the load first, by cost; else in the given order."""
     by_model: dict[str, list[Deploy | Refusal]] = {}
     for plan in deployments:
@@ -664,7 +664,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
         notes += [f"no speed: {unknown}"] if unknown else speed.notes if speed else []
         notes += plan.notes
         undecided = self.profile if not (engine.memory or is_mlx(engine.weights)) and is_personal(kind) else None
-        if undecided and not unsupported(undecided, model, engine.weights, kind, engine.kv):
+        if undecided and not unsupported_fault(undecided, model, engine.weights, kind, engine.kv):
             text = f"no engine is named: fit counts llama.cpp on {kind.title} (--engine llama.cpp)"
             notes.insert(len(notes) if best.fits else 0, text)  # first where it may be why the model does not fit
         api = None

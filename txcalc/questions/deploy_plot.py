@@ -99,7 +99,7 @@ def _roofline(serving: Serving) -> Panel:
         tokens = min(serving.prompt, engine.chunk) if times.caching else serving.prompt
         work = times.model.workload(1, tokens, logits="last")
         steps.append((f"prefill of {tokens:,}" if times.caching else f"a pass over {tokens:,}", work))
-    placed = [(what, kind, *point) for what, work in steps for kind, point in _placed(times, work).items()]
+    placed = [(what, kind, *point) for what, work in steps for kind, point in _roofline_points(times, work).items()]
     kinds = sorted({kind for _, kind, *_ in placed}, key=KINDS.index)
     series = [
         Series(f"{kind_words(kind)}, {what}", [x], [y], kinds.index(kind), what != steps[0][0], frozenset([x]))
@@ -117,7 +117,7 @@ def _roofline(serving: Serving) -> Panel:
     return Panel(f"Roofline: memory bandwidth {si_bytes(accelerator.bandwidth)}/s", x, y, series)
 
 
-def _placed(layout_time: LayoutTime, work: Workload) -> dict[str, tuple[Fraction, Fraction]]:
+def _roofline_points(layout_time: LayoutTime, work: Workload) -> dict[str, tuple[Fraction, Fraction]]:
     """Arithmetic intensity and FLOP/s of every kind of matrix product, over all stages."""
     flops: dict[str, int] = {}
     traffic: dict[str, float] = {}

@@ -118,11 +118,11 @@ def explore(model: Model) -> Explorer:
     movable, fixed = [], []
     for slider in candidates:
         try:
-            _recorded(model, [slider])
+            _with_letters(model, [slider])
             movable.append(slider)
         except (TypeError, InputError):
             fixed.append(slider.letter)
-    tape, over = _recorded(model, movable, _work(model))
+    tape, over = _with_letters(model, movable, _work(model))
     lengths: Raw = {name: tape.letters[letter] for letter, name in _WORDS.items() if letter in tape.letters}
     ledger = over.ledger(**lengths)
     totals = dict(_totals(over, ledger))
@@ -141,7 +141,7 @@ def explore(model: Model) -> Explorer:
         Program(letters, totals, conditions),
         Program(letters, leaves),
         tuple(_part(entry) for entry in ledger),
-        {letter: Program(letters, {letter: rule}) for letter, rule in _followed(model, sliders).items()},
+        {letter: Program(letters, {letter: rule}) for letter, rule in _dependent_sliders(model, sliders).items()},
         tuple(domains),
         unproved,
     )
@@ -198,7 +198,7 @@ def _sliders(model: Model) -> Iterator[Slider]:
             (home, f"{home}{'.'.join(filter(None, (table_name, key)))}", value)
             for home, table in _homes(raw)
             for table_name in sections
-            if type(value := _at(table, table_name, key)) is int and value > 0 and key in spec.SECTIONS[table_name]
+            if type(value := _option(table, table_name, key)) is int and value > 0 and key in spec.SECTIONS[table_name]
         ]
         if symbol.letter == "L":
             yield from _layers(model, symbol, places)
@@ -208,7 +208,7 @@ def _sliders(model: Model) -> Iterator[Slider]:
             for home, path, value in places:
                 suffix = home.removeprefix("layer.").replace(".layer.", "_").strip(".").replace(".", "_")
                 yield Slider(f"{symbol.letter}_{_plain(suffix)}" if suffix else symbol.letter, symbol, (path,), value)
-        elif symbol.letter in DERIVED and len(_resolved(model, section, key)) == 1:
+        elif symbol.letter in DERIVED and len(_default_values(model, section, key)) == 1:
             yield Slider(symbol.letter, symbol, (symbol.key,), None)
 
 
@@ -244,12 +244,12 @@ def _homes(raw: Table) -> Iterator[tuple[str, Table]]:
                 yield f"{half}layer.{name}.", layer
 
 
-def _at(table: Table, section: str, key: str) -> object:
+def _option(table: Table, section: str, key: str) -> object:
     options = table.get(section) if section else table
     return options.get(key) if isinstance(options, Mapping) else None
 
 
-def _resolved(model: Model, section: str, key: str) -> list[Any]:
+def _default_values(model: Model, section: str, key: str) -> list[Any]:
     """The different values that a key has by default."""
     values = {}
     for layer in model.description.layers:
@@ -260,7 +260,7 @@ def _resolved(model: Model, section: str, key: str) -> list[Any]:
     return list(values.values())
 
 
-def _recorded(model: Model, sliders: Sequence[Slider], work: Sequence[Slider] = ()) -> tuple[Tape, Model]:
+def _with_letters(model: Model, sliders: Sequence[Slider], work: Sequence[Slider] = ()) -> tuple[Tape, Model]:
     """The model with letters for the sizes of sliders."""
     tape = Tape([slider.letter for slider in (*work, *sliders)])
     plain = {key: tape.letters[s.letter] for s in sliders for key in s.keys if "layer:" not in key}
@@ -277,17 +277,17 @@ def _recorded(model: Model, sliders: Sequence[Slider], work: Sequence[Slider] = 
     return tape, Model(model.name, assemble(resolved), raw, resolved, model.origin)
 
 
-def _followed(model: Model, sliders: Sequence[Slider]) -> Raw:
+def _dependent_sliders(model: Model, sliders: Sequence[Slider]) -> Raw:
     """The sliders without a value, as functions of the others."""
     set_ = [slider for slider in sliders if slider.value is not None]
-    tape, over = _recorded(model, [s for s in set_ if s.keys], [s for s in set_ if not s.keys])
+    tape, over = _with_letters(model, [s for s in set_ if s.keys], [s for s in set_ if not s.keys])
     result = {}
     for slider in sliders:
         if slider.value is None and not slider.keys:
             result[slider.letter] = tape.letters["T"]
         elif slider.value is None:
             section, _, key = slider.symbol.key.rpartition(".")
-            result[slider.letter] = _resolved(over, section, key)[0]
+            result[slider.letter] = _default_values(over, section, key)[0]
     return result
 
 
@@ -312,7 +312,7 @@ def _domains(
         for unit, piece in zip(structures.pieces(other), traced, strict=True):
             if (unit.name, unit.key) not in domains and not theorems.obstacle(unit):
                 theorem = theorems.theorems()[unit.key]
-                values, form = _matched(unit, piece)
+                values, form = _match(unit, piece)
                 form += [Guard("<=", 2, value) for value in values.values()]
                 met = Program(letters, {}, _varying([*form, *_conditions(theorem.conditions, values)]))
                 now = {
@@ -346,7 +346,7 @@ def _neighbours(model: Model, sliders: Sequence[Slider]) -> Iterator[Model]:
             continue
         for slider in sliders:  # the head width stays, even where it follows from the number of heads
             if slider.symbol.letter == "d_h" and slider.value is None:
-                changes[slider.keys[0]] = _resolved(model, "attention", "d_head")[0]
+                changes[slider.keys[0]] = _default_values(model, "attention", "d_head")[0]
         raw = spec.change_keys(model.raw, changes)
         with suppress(InputError):
             resolved = resolve(raw, model.origin)
@@ -364,7 +364,7 @@ def _varying(conditions: Iterable[Guard]) -> tuple[Guard, ...]:
     return tuple(dict.fromkeys(filter(_varies, conditions)))
 
 
-def _matched(unit: theorems.Unit, traced: theorems.Unit) -> tuple[Raw, list[Guard]]:
+def _match(unit: theorems.Unit, traced: theorems.Unit) -> tuple[Raw, list[Guard]]:
     """The parameters of a theorem from the sizes of a model, and the conditions for the model to have its form."""
     conditions: list[Guard] = []
     equations = []

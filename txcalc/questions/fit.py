@@ -171,7 +171,7 @@ def fit(
 
         module = measured_memory(source, [tokens])
         for row, card in zip(rows, cards, strict=True):
-            of_formats = [_measured(module, card, form, request) for form in formats]
+            of_formats = [_fit_measured(module, card, form, request) for form in formats]
             row += [replace(form, best=form is best(of_formats)) for form in of_formats]
         left_out += [(module.model.name, note) for note in module.notes]
     for model in () if via else models(sources, text_only) if sources else presets(text_only):
@@ -222,7 +222,7 @@ def fit(
     )
 
 
-def _measured(module: Memory, card: CardSet, weights: str, request: FitRequest) -> ModelFit:
+def _fit_measured(module: Memory, card: CardSet, weights: str, request: FitRequest) -> ModelFit:
     """Parameters and cache of transformers' own module on one accelerator."""
     fit = ModelFit(
         model=module.model.name, params=module.model.params, weights=weights, asked=weights, gpu=card.name, layout="",

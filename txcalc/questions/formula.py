@@ -204,13 +204,13 @@ def textbook() -> Formula:
     from txcalc.algebra.textbook import derivations, textbook_letters
 
     rules = tuple(
-        Derivation(rule.title, tuple(DerivationStep(what, *both(cost)) for what, cost in rule.steps))
+        Derivation(rule.title, tuple(DerivationStep(what, *as_text_and_latex(cost)) for what, cost in rule.steps))
         for rule in derivations()
     )
     return Formula(model=None, letters=tuple(map(letter_of, textbook_letters().values())), derivations=rules)
 
 
-def both(expression: Expression) -> tuple[str, str]:
+def as_text_and_latex(expression: Expression) -> tuple[str, str]:
     """A formula as text and in LaTeX."""
     terms = tidy(expression)
     return write(terms), write(terms, LATEX)
@@ -227,8 +227,8 @@ def symbols_of(rows: Iterable[PartFormula]) -> set[Expression]:
 
 def formula_row(row: PartFormula, letters: Letters, printed_row: PartFormula | None) -> FormulaRow:
     """A row of the answer; `printed_row`: its row in the tables, with the copies that this stands for."""
-    text, latex = both(row.expression)
-    copies = both(printed_row.copies) if printed_row else ("", "")
+    text, latex = as_text_and_latex(row.expression)
+    copies = as_text_and_latex(printed_row.copies) if printed_row else ("", "")
     return FormulaRow(
         part=row.path or "total",
         times=row.number,

@@ -122,7 +122,7 @@ def kv(
         if without_cache:
             raise InputError("options", ["--without-cache does not work with --via transformers (drop it)"])
         tokens = optional_lengths(context, "--context") or list(MEASURED)
-        return measured(source, tokens, lengths(batch, "--batch"), names(kv), encoder_tokens)
+        return measured_cache(source, tokens, lengths(batch, "--batch"), names(kv), encoder_tokens)
     model = load(source)
     if not model.entries.total("cache"):
         raise InputError(model.name, ["has no cache"])
@@ -155,7 +155,7 @@ def kv(
     )
 
 
-def measured(
+def measured_cache(
     source: object, contexts: Sequence[int], batches: Sequence[int], dtypes: Sequence[str], source_tokens: int | None
 ) -> Kv:
     """The cache of transformers' own module, measured."""

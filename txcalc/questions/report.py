@@ -26,7 +26,7 @@ from txcalc.planning.serving.speed import check_budget
 from txcalc.planning.training.answer import train as train_plan
 from txcalc.planning.training.search import resolve_recipe, search_layouts, sequence_length
 from txcalc.questions import options as o, page as data
-from txcalc.questions.arguments import checked, length, lengths, maybe, names, several_texts, source_list
+from txcalc.questions.arguments import check_arguments, length, lengths, maybe, names, several_texts, source_list
 from txcalc.questions.explorer import explore
 from txcalc.questions.page import PageData, PageModel, PlanGrid, ServingPlans, TrainingPlans, TrainingRun
 from txcalc.questions.phrases import parse_priced
@@ -87,7 +87,7 @@ class Page(Struct, frozen=True):
     def __repr__(self) -> str:
         return f"<txcalc.report: a page of {len(self.html.encode()):,} bytes>"
 
-    @checked
+    @check_arguments
     def save(self, place: str | Path, *, force: bool = False) -> Path:
         """Writes it. Errors: `InputError` for a file that exists (unless `force`) or cannot be written."""
         write(Path(place), self.html, force)

@@ -137,7 +137,7 @@ def scale(
         raise InputError("scale", ["give a model or --params, not both"])
     model = None if source is None else load(source)
     question = scaling.ScalingQuestion(
-        scaling.counted(model) if model else maybe(params, "--params", count),
+        scaling.counted_params(model) if model else maybe(params, "--params", count),
         maybe(train_tokens, "--train-tokens", count),
         maybe(compute, "--compute", count),
         maybe(unique_tokens, "--unique-tokens", count),
@@ -145,9 +145,9 @@ def scale(
     token_bytes = None if bytes_per_token is None else _token_bytes(bytes_per_token)
     question.checked()
     selected = scaling.laws(None if laws is None else ",".join(names(laws)), question.unique)
-    predictions = tuple(predicted(scaling.ask(law, question), token_bytes) for law in selected)
+    predictions = tuple(predict(scaling.ask(law, question), token_bytes) for law in selected)
     notes = [warning for law in predictions for warning in law.warnings]
-    notes.append("; ".join(map(_described, predictions)))
+    notes.append("; ".join(map(_title, predictions)))
     if token_bytes:
         notes.append("bits per byte assume your tokenizer's bytes per token for every law")
     return Scale(
@@ -164,7 +164,7 @@ def scale(
     )
 
 
-def _described(law: LawPrediction) -> str:
+def _title(law: LawPrediction) -> str:
     paper = law.source.partition(")")[0].replace(" (", ", ")
     return f"{law.name}: {law.title.partition(',')[0]} ({paper})"
 
@@ -179,7 +179,7 @@ def _token_bytes(value: float | str) -> float:
     return float(size)
 
 
-def predicted(answer: scaling.ScalingAnswer, token_bytes: float | None) -> LawPrediction:
+def predict(answer: scaling.ScalingAnswer, token_bytes: float | None) -> LawPrediction:
     law = answer.law
     return LawPrediction(
         name=law.name,

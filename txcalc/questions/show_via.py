@@ -124,7 +124,7 @@ def show_via(
     """Builds transformers' module of a config.json on the meta device and measures it. Errors: `InputError` where it
     cannot be built or sizes are missing, `MissingExtra`."""
     bits = bits_of(dtype)
-    data, where, name = parsed(source)
+    data, where, name = read_config(source)
     from txcalc.sources import huggingface
     from txcalc.verification.via import measure
 
@@ -171,7 +171,7 @@ def show_via(
     )
 
 
-def parsed(source: object) -> tuple[Any, str, str]:
+def read_config(source: object) -> tuple[Any, str, str]:
     """A config.json, its place and name. Errors: `InputError`, `MissingExtra`."""
     from importlib.util import find_spec
 
@@ -200,7 +200,7 @@ class Memory(NamedTuple):
 
 def memory(source: object, lengths: Sequence[int], source_tokens: int | None = None) -> Memory:
     """Errors: `InputError`, `MissingExtra`."""
-    data, where, name = parsed(source)
+    data, where, name = read_config(source)
     from txcalc.verification.via import measure
 
     modules = [measure(data, where, 1, tokens, source_tokens, formulas=False) for tokens in lengths]

@@ -18,7 +18,7 @@ from txcalc.model import asked_for
 from txcalc.num import counted
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Convention, Deferred, ModelInfo, Result, WorkloadInfo, json_key
-from txcalc.questions.arguments import checked, length, names, several_texts, source_list
+from txcalc.questions.arguments import check_arguments, length, names, several_texts, source_list
 from txcalc.questions.pictures import MAX_LINES, Panel, Picture, PlotAxis, Series
 from txcalc.sources import load
 from txcalc.symbols import BY_LETTER
@@ -97,7 +97,7 @@ class Sweep(Result, tag_field="schema", tag="txcalc/sweep/1", kw_only=True):
             return grid_notes(self.grids[0])
         return [f"{grid.base.name}: {note}" for grid in self.grids for note in grid_notes(grid)]
 
-    @checked
+    @check_arguments
     def check(self, form: str) -> None:
         """Errors: `InputError` where a format cannot hold this many rows."""
         limit = MOST_POINTS.get(form, READABLE)
@@ -105,7 +105,7 @@ class Sweep(Result, tag_field="schema", tag="txcalc/sweep/1", kw_only=True):
             fault = f"{self.points:,} points are more than --format {form} writes ({limit:,}): choose --format csv"
             raise InputError("sweep", [f"{fault}, or --out FILE.parquet"])
 
-    @checked
+    @check_arguments
     def report(self, form: str = "table") -> Report:
         """Its header, tables and notes, for a format. Errors: `InputError` where it cannot hold this many rows."""
         self.check(form)
@@ -116,7 +116,7 @@ class Sweep(Result, tag_field="schema", tag="txcalc/sweep/1", kw_only=True):
         for grid in self.grids:
             yield from grid
 
-    @checked
+    @check_arguments
     def to_parquet(
         self,
         place: str | Path,

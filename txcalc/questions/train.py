@@ -14,7 +14,7 @@ from txcalc.evidence.known import Evidence
 from txcalc.hardware import Accelerator, product_dtype
 from txcalc.hardware.curves import PYTORCH
 from txcalc.planning.conventions import known_conventions
-from txcalc.planning.layout import Layout, filled, read_layout
+from txcalc.planning.layout import Layout, ranks_per_node, read_layout
 from txcalc.planning.machine import NODE, PCIE_4, Kernels, LibrarySource, Machine, slow_link
 from txcalc.planning.memory import learning
 from txcalc.planning.training import answer as planning
@@ -536,7 +536,7 @@ def time_notes(training: Training) -> list[str]:
     partly = f" and, in part, on {accelerator.name}" if cards and accelerator.calibration else ""
     notes = [f"time is modelled with {kernels} measured on {cards or 'this GPU'}{partly}"]
     if node and gpus > node:
-        used = f" ({filled(node, gpus)} of each used)" if filled(node, gpus) < node else ""
+        used = f" ({ranks_per_node(node, gpus)} of each used)" if ranks_per_node(node, gpus) < node else ""
         rate = f", {accelerator.link_between / 1e9:g} GB/s per GPU between nodes" if accelerator.link_between else ""
         notes.append(f"nodes of {node} GPUs{used}{rate} (--node, --network change them)")
     elif gpus > (node or NODE):

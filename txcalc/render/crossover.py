@@ -21,7 +21,7 @@ def report(answer: Crossover, form: str) -> Report:
     for rows, model in zip(models, answer.models, strict=True):
         tables.append(_lengths(rows, "" if full else model.summary[1]))
         if full and (len({row.why for row in rows}) > 1 or answer.classic):  # a common reason is in the verdict
-            tables += _closed(rows, form)
+            tables += _closed_forms(rows, form)
         if full and (cache := [row for row in answer.cache if row.model == rows[0].model]):
             tables.append(_contexts(cache))
     if full and answer.classic:
@@ -87,7 +87,7 @@ def _lengths(rows: Sequence[Crossing], description: str) -> Table:
     return Table(f"{title}: crossover in tokens", headings, lines, name=f"{model}: crossover length")
 
 
-def _closed(rows: Sequence[Crossing], form: str) -> Iterator[Table]:
+def _closed_forms(rows: Sequence[Crossing], form: str) -> Iterator[Table]:
     """The closed form of each length, or why there is none; long ones below their rule on a terminal."""
     attentions: dict[str, dict[TableCell, list[str]]] = {}
     for row in rows:

@@ -48,7 +48,7 @@ def _header(answer: Deploy, detail: bool) -> list[str]:
     if speed and not speed.meets_limits:
         verdicts.reverse()  # failures first
     if answer.unsuited and speed and not speed.meets_limits:
-        verdicts.insert(0, serving.unsuited(answer.unsuited, speed.checks))
+        verdicts.insert(0, serving.unsuited_reason(answer.unsuited, speed.checks))
     if (fewest := answer.fewest_gpus) and fewest.needed < fewest.rented == answer.layout.gpus:
         verdicts.append(
             f"{fewest.needed} GPUs are enough, but {fewest.rented} are rented: "
@@ -158,7 +158,7 @@ def comparison(answer: DeployComparison) -> Report:
     )
     answers = [plan for plan in answer.deployments if isinstance(plan, Deploy)]
     against = [f"{plan.layout.gpus} × {plan.gpu.name}: {serving.api(plan, plan.api)}" for plan in answers if plan.api]
-    header = [*_advice(answer), *against, *(serving.shared(answers, speeds[0]) if speeds else [])]
+    header = [*_advice(answer), *against, *(serving.shared_header(answers, speeds[0]) if speeds else [])]
     return Report([Table("", headings, rows, left=frozenset({0, 2}), name="deployments")], header, list(notes))
 
 
@@ -168,7 +168,7 @@ def _judgement(answer: Deploy) -> tuple[TableCell, str | None]:
     if speed and not speed.meets_limits and (answer.unsuited or answer.fits):
         word, reason = "too slow", serving.verdict(answer, speed)
         if answer.unsuited:
-            word, reason = "not suited", serving.unsuited(answer.unsuited, speed.checks)
+            word, reason = "not suited", serving.unsuited_reason(answer.unsuited, speed.checks)
         return TableCell(answer.fits, word, "red"), reason
     word = "cheapest" if answer.times_cheapest == 1 else "yes" if answer.fits else "no"
     return TableCell(answer.fits, word, "green" if answer.fits else "red"), None

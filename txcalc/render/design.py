@@ -17,7 +17,7 @@ def report(answer: Design, form: str) -> Report:
     best = f"no shape meets {budget.text}"
     for shape in answer.rows[:1]:
         best = f"best for {budget.text}: {shape.layers} layers of D = {shape.width:,}, {short(shape.params)} parameters"
-    header = [best, f"budget: {budget.text} {_counted(answer)}", *answer.family.summary]
+    header = [best, f"budget: {budget.text} {_what_counts(answer)}", *answer.family.summary]
     if answer.classic and in_bytes:
         nearest = ((answer.largest_classic, "fits"), (answer.smallest_excess, "does not"))
         words = [f"L={shape.layers} D={shape.width} {verb}" for shape, verb in nearest if shape]
@@ -29,7 +29,7 @@ def report(answer: Design, form: str) -> Report:
     return Report(tables, header)
 
 
-def _counted(answer: Design) -> str:
+def _what_counts(answer: Design) -> str:
     """What counts towards the budget."""
     budget = answer.budget
     if budget.flops is not None:

@@ -50,9 +50,9 @@ def _costs(change: Change | Difference) -> Sequence[TableCell]:
     assert change.params is not None and change.flops_per_token is not None and change.cache is not None
     cached = change.cache.bytes_per_token
     return (
-        _signed(change.params, short(abs(change.params))),
-        _signed(change.flops_per_token, short(abs(change.flops_per_token))),
-        _signed(cached, iec(abs(cached))),
+        _with_sign(change.params, short(abs(change.params))),
+        _with_sign(change.flops_per_token, short(abs(change.flops_per_token))),
+        _with_sign(cached, iec(abs(cached))),
     )
 
 
@@ -72,5 +72,5 @@ def _value(value: Any) -> TableCell:
     return TableCell(value, text)
 
 
-def _signed(value: int | float, size: str) -> TableCell:
+def _with_sign(value: int | float, size: str) -> TableCell:
     return TableCell(value, f"+{size}" if value > 0 else f"−{size}" if value < 0 else "0")

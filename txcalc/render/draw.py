@@ -106,14 +106,14 @@ def extent(panel: Panel) -> tuple[tuple[float, float], tuple[float, float]]:
     return (float(spread[0]), float(spread[1])), limits(panel.y, ys + levels)
 
 
-def shortened(text: str, most: int = NAME) -> str:
+def shorten(text: str, most: int = NAME) -> str:
     """A label without unprintable characters, shortened if too long."""
     clean = "".join(c if c.isprintable() else "�" for c in text)
     return clean if len(clean) <= most else clean[: most - 1] + "…"
 
 
-def folded(text: str, width: int) -> list[str]:
-    return textwrap.wrap(shortened(text, 1000), width)
+def fold(text: str, width: int) -> list[str]:
+    return textwrap.wrap(shorten(text, 1000), width)
 
 
 # Files.
@@ -146,7 +146,7 @@ def as_file(picture: Picture, suffix: str, style: Style = DEFAULT) -> bytes:
                 return _pgf(figure(picture, style)).encode()
         drawn = figure(picture, style)
         unstated = {".svg": ("Date", "Creator"), ".png": ("Software",), ".pdf": ("CreationDate", "Creator", "Producer")}
-        metadata: dict[str, Any] = {"Title": shortened(picture.title), **dict.fromkeys(unstated[suffix])}
+        metadata: dict[str, Any] = {"Title": shorten(picture.title), **dict.fromkeys(unstated[suffix])}
         with matplotlib.rc_context({"svg.hashsalt": "txcalc"}):
             drawn.savefig(out, format=suffix[1:], metadata=metadata, dpi=144)
     return out.getvalue()
@@ -216,7 +216,7 @@ def figure(picture: Picture, style: Style = DEFAULT) -> Any:
     columns = 2 if len(picture.panels) > 3 and style[:2] == DEFAULT[:2] else 1
     heights = [_height(panel, style) for panel in picture.panels]
     heights = [max(heights[i : i + columns]) for i in range(0, len(heights), columns)]
-    header = [*folded(picture.title, style.letters), *folded(picture.convention, style.letters)]
+    header = [*fold(picture.title, style.letters), *fold(picture.convention, style.letters)]
     natural = 0.1 + len(header) * 1.4 * style.font / 72 + sum(heights)
     drawn = Figure(figsize=(columns * style.width, style.height or natural), layout="constrained")
     below = style if style.height is None or style.height >= natural else None  # no room for legends
@@ -226,7 +226,7 @@ def figure(picture: Picture, style: Style = DEFAULT) -> Any:
     grid = drawn.subplots(len(heights), columns, squeeze=False, height_ratios=heights).flat
     for i, (axes, panel) in enumerate(zip(grid, picture.panels, strict=False)):
         alike = [other for other in picture.panels if (other.kind, other.x, other.y) == (panel.kind, panel.x, panel.y)]
-        axes.set_title("\n".join(folded(panel.title, style.letters)))
+        axes.set_title("\n".join(fold(panel.title, style.letters)))
         panel_into(axes, panel, below, alike, explained=i > 0 and _labels(picture.panels[i - 1]) == _labels(panel))
     for axes in grid[len(picture.panels) :]:
         axes.remove()
@@ -240,7 +240,7 @@ def panel_into(
     whose axes are the same; `explained`: the legend above has its series."""
     handles, labels = {"lines": _lines, "stack": _stack, "bars": _bars, "spans": _spans}[panel.kind](axes, panel)
     if panel.kind in ("lines", "stack"):
-        _scaled(axes, panel, alike or [panel], style)
+        _scale_axes(axes, panel, alike or [panel], style)
     marks = len(panel.marks)
     if explained:
         handles, labels = handles[len(handles) - marks :], labels[len(labels) - marks :]
@@ -256,7 +256,7 @@ def _height(panel: Panel, style: Style) -> float:
     """Height in inches, including the legend."""
     line = 1.45 * style.font / 72
     labels = [*_labels(panel), *(f"0  {mark.label}" for mark in panel.marks)]
-    legend_lines = -(-sum(len(folded(label, style.legend)) for label in labels) // _legend_columns(labels, style))
+    legend_lines = -(-sum(len(fold(label, style.legend)) for label in labels) // _legend_columns(labels, style))
     legend = line * legend_lines if len(labels) > 1 else 0
     around = 4 * line + legend  # title, ticks, label
     if panel.kind == "bars":
@@ -267,7 +267,7 @@ def _height(panel: Panel, style: Style) -> float:
 
 
 def _legend_columns(labels: Sequence[str], style: Style) -> int:
-    return max(1, min(3, len(labels), (style.legend + 7) // (7 + max(map(len, map(shortened, labels)), default=0))))
+    return max(1, min(3, len(labels), (style.legend + 7) // (7 + max(map(len, map(shorten, labels)), default=0))))
 
 
 def colour(line: Series, panel: Panel) -> object:
@@ -281,7 +281,7 @@ def colour(line: Series, panel: Panel) -> object:
     return colormaps["viridis"](0.9 * line.of / (most - 1))
 
 
-def _scaled(axes: object, panel: Panel, alike: Sequence[Panel], style: Style | None) -> None:
+def _scale_axes(axes: object, panel: Panel, alike: Sequence[Panel], style: Style | None) -> None:
     """Limits, scales, ticks and labels of both axes."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
@@ -304,13 +304,13 @@ def _legend(axes: Any, handles: Sequence[object], labels: Sequence[str], style: 
     """The legend, below the axes so that it hides nothing; old versions of matplotlib drop labels that begin with _."""
     from matplotlib.transforms import ScaledTranslation
 
-    names = [f" {label}" if label.startswith("_") else label for label in map(shortened, labels)]
+    names = [f" {label}" if label.startswith("_") else label for label in map(shorten, labels)]
     place: dict[str, Any] = {"fontsize": "small", "frameon": True}
     if style:
         below = axes.transAxes + ScaledTranslation(0, -4 * style.font / 72, axes.figure.dpi_scale_trans)
         place = {"loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "bbox_transform": below, "borderaxespad": 0.0}
         place["ncols"] = _legend_columns(names, style)
-        names = ["\n".join(folded(name, style.legend) or [""]) for name in names]
+        names = ["\n".join(fold(name, style.legend) or [""]) for name in names]
     axes.legend(handles, names, **place)
 
 
@@ -334,7 +334,7 @@ def _lines(axes: Any, panel: Panel) -> Legend:
         )
         if line.label:
             handles.append(drawn)
-    return _marked(axes, panel, handles)
+    return _draw_marks(axes, panel, handles)
 
 
 def _stack(axes: Any, panel: Panel) -> Legend:
@@ -348,10 +348,10 @@ def _stack(axes: Any, panel: Panel) -> Legend:
     xs = [float(x) for x in first.xs]
     if len(xs) == 1:  # a bar
         xs, layers = [0.95 * xs[0], 1.05 * xs[0]], [2 * ys for ys in layers]
-    return _marked(axes, panel, list(axes.stackplot(xs, layers, colors=colours, alpha=0.75)))
+    return _draw_marks(axes, panel, list(axes.stackplot(xs, layers, colors=colours, alpha=0.75)))
 
 
-def _marked(axes: Any, panel: Panel, handles: list[Any]) -> Legend:
+def _draw_marks(axes: Any, panel: Panel, handles: list[Any]) -> Legend:
     """Marks: numbered points, and lines at lengths and levels, below the handles of the series in the legend."""
     labels = _labels(panel)
     style, number = iter(("-.", ":", "--")), 0
@@ -383,13 +383,13 @@ def _bars(axes: Any, panel: Panel) -> Legend:
         handles.append(bars)
     low, high = limits(panel.y, [y or 0 for line in panel.series for y in line.ys])
     marks = ticks(panel.y, low, high)
-    axes.set_yticks(range(len(names)), [shortened(name) for name in names])
+    axes.set_yticks(range(len(names)), [shorten(name) for name in names])
     axes.invert_yaxis()
     axes.set_xlim(low, high * 1.08)
-    return _along(axes, panel, panel.y, marks, handles)
+    return _value_axis(axes, panel, panel.y, marks, handles)
 
 
-def _along(axes: Any, panel: Panel, axis: PlotAxis, marks: Sequence[Fraction], handles: list[Any]) -> Legend:
+def _value_axis(axes: Any, panel: Panel, axis: PlotAxis, marks: Sequence[Fraction], handles: list[Any]) -> Legend:
     """The horizontal value axis of bars and spans."""
     axes.set_xticks([float(tick) for tick in marks], [axis.write(tick) for tick in marks])
     axes.set_xlabel(axis.label)
@@ -420,7 +420,7 @@ def _spans(axes: Any, panel: Panel) -> Legend:
     axes.set_yticks(range(0, number, -(-number // 16)))
     axes.set_ylabel(panel.y.label)
     axes.set_xlim(0, end)
-    return _along(axes, panel, panel.x, marks, handles)
+    return _value_axis(axes, panel, panel.x, marks, handles)
 
 
 # Terminals.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from txcalc.render.lines import blocks, is_label, wrapped
+from txcalc.render.lines import blocks, is_label, wrap
 from txcalc.render.report import Report, Table, cell
 
 WIDTH = 84  # characters that a line of an article holds in \\small
@@ -94,7 +94,7 @@ def _columns(left: Sequence[bool], columns: Sequence[Sequence[list[str]]]) -> li
 
 def _lines(text: str, width: int) -> list[str]:
     """The lines of a cell, each of at most `width` characters; math stays on one line."""
-    return [text] if _mathematics(text) else wrapped(text, width)
+    return [text] if _mathematics(text) else wrap(text, width)
 
 
 def _mathematics(text: str) -> bool:
@@ -134,10 +134,10 @@ def in_one_line(text: str) -> str:
     if ends[1:2] != [len(text) - 2]:
         return text
     above, below = text[7 : ends[0]], text[ends[0] + 2 : -2]
-    return f"${_bracketed(above, '+-')} / {_bracketed(below, '+-*')}$"
+    return f"${_bracket(above, '+-')} / {_bracket(below, '+-*')}$"
 
 
-def _bracketed(text: str, signs: str) -> str:
+def _bracket(text: str, signs: str) -> str:
     """Adds brackets where any of these signs (*: a product) is outside of brackets and braces."""
     bare = text.replace(r"\cdot", "*").replace(r"\left", "").replace(r"\right", "")
     while (less := re.sub(r"\([^()]*\)|\{[^{}]*\}", "", bare)) != bare:

@@ -32,7 +32,7 @@ def as_lines(report: Report, width: int) -> Iterator[Line]:
     """Header and tables for a terminal of this width."""
 
     def paragraph(text: str, style: str) -> Iterator[Line]:
-        return ([(line, style)] for line in wrapped(text, width))
+        return ([(line, style)] for line in wrap(text, width))
 
     verdict = {True: "bold green", False: "bold red", None: "bold"}[report.good]
     for i, text in enumerate(report.header):
@@ -69,7 +69,7 @@ def _with_flat_headings(table: Table, width: int) -> Table:
     )
 
 
-def wrapped(text: str, width: int) -> list[str]:
+def wrap(text: str, width: int) -> list[str]:
     """Lines of at most `width`, each indented as the first. Breaks after a semicolon, at a space, at a joint of a long
     word, and anywhere only in a word without one."""
     lines = []
@@ -128,7 +128,7 @@ def blocks(table: Table, width: int) -> list[Chosen]:
         groups[-1].append(i)
     for number in range(1, max(2, len(groups) + 1)):
         shares = _shared_out(groups, number)
-        fitted = [_fitted(table, columns, [*labels, *share], width) for share in shares]
+        fitted = [_fit(table, columns, [*labels, *share], width) for share in shares]
         if all(fits for _, fits in fitted):
             break
     return [columns for columns, _ in fitted]
@@ -145,7 +145,7 @@ def _shared_out(groups: list[list[int]], number: int) -> list[list[int]]:
     return [[i for group in groups[start:end] for i in group] for start, end in pairwise(ends)]
 
 
-def _fitted(table: Table, columns: list[Column], chosen: list[int], width: int) -> tuple[Chosen, bool]:
+def _fit(table: Table, columns: list[Column], chosen: list[int], width: int) -> tuple[Chosen, bool]:
     """Widths of columns printed side by side, and whether they fit."""
     texts = [k for k, i in enumerate(chosen) if i in table.left]
     for joints in (JOINTS, FINE):
@@ -185,14 +185,14 @@ def _block(table: Table, chosen: list[int], widths: list[int], gap: int) -> Iter
             yield _rule(widths, gap)
             continue
         if number and is_label([cell(value) for value in whole]):
-            lines = wrapped(row[0].text, max(LEAST, sum(widths) + gap * (len(widths) - 1)))
+            lines = wrap(row[0].text, max(LEAST, sum(widths) + gap * (len(widths) - 1)))
             yield from ([(text, row[0].style)] for text in lines)
             continue
         last = table.total and number == len(table.rows)
         if last:
             yield []
         wraps = [i in table.left or not number for i in chosen]
-        blocks = [wrapped(c.text, n) if w else c.text.split("\n") for c, n, w in zip(row, widths, wraps, strict=True)]
+        blocks = [wrap(c.text, n) if w else c.text.split("\n") for c, n, w in zip(row, widths, wraps, strict=True)]
         height = max(map(len, blocks))
         for k in range(height):
             line: Line = []

@@ -33,15 +33,15 @@ def _hardware(accelerators: Sequence[Datasheet]) -> Table:
     for row in accelerators:
         peaks = (row.peak_flops.get("bf16", row.peak_flops.get("fp16")), *map(row.peak_flops.get, DTYPES))
         sizes = [TableCell(size / 2**30, f"{size / 2**30:.1f}") for size in (row.memory_bytes, row.visible_bytes)]
-        rates = [_scaled(peak, 10**12) for peak in peaks]
-        link = _scaled(row.link_bytes_per_s, 10**9)
-        rows.append((row.name, *sizes, _scaled(row.bandwidth_bytes_per_s, 10**9), *rates, link, cell(row.power_w)))
+        rates = [_scale(peak, 10**12) for peak in peaks]
+        link = _scale(row.link_bytes_per_s, 10**9)
+        rows.append((row.name, *sizes, _scale(row.bandwidth_bytes_per_s, 10**9), *rates, link, cell(row.power_w)))
     flops = [TableCell(f"{dtype} TFLOP/s", dtype) for dtype in ("bf16", *DTYPES)]
     memory = [TableCell(f"{name} GiB", f"{name}\nGiB") for name in ("memory", "usable")]
     return Table("", ("accelerator", *memory, "GB/s", *flops, TableCell("link GB/s", "link\nGB/s"), "W"), rows)
 
 
-def _scaled(value: int | None, unit: int) -> TableCell:
+def _scale(value: int | None, unit: int) -> TableCell:
     """A value scaled to its heading's unit."""
     if value is None:
         return TableCell(None, "")

@@ -91,7 +91,7 @@ def times(copies: int) -> TableCell:
     return TableCell(copies, f"{copies:,}" if copies > 1 else "")
 
 
-def starred(paths: Sequence[str]) -> str:
+def with_stars(paths: Sequence[str]) -> str:
     """Joins paths of equal depth, with * for the segments that differ."""
     segments = zip(*(path.split(".") for path in paths), strict=True)
     return ".".join(names[0] if len(set(names)) == 1 else "*" for names in segments)
@@ -160,7 +160,7 @@ class Report(Struct, frozen=True):
         """The rows whose name contains one of these, with what is below them; large numbers in so many digits.
 
         Errors: `UnknownName`."""
-        tables = [_selected(table, [name.lower() for name in names]) if names else table for table in self.tables]
+        tables = [_select(table, [name.lower() for name in names]) if names else table for table in self.tables]
         if names and not any(table.rows for table in tables):
             labels = [cell(row[0]).text.strip() for table in self.tables for row in table.rows]
             raise UnknownName("--rows", "row", ",".join(names), labels, "a part of a name in the first column")
@@ -173,7 +173,7 @@ class Report(Struct, frozen=True):
         return replace(self, tables=[table for table in tables if table.rows])
 
 
-def _selected(table: Table, names: Sequence[str]) -> Table:
+def _select(table: Table, names: Sequence[str]) -> Table:
     rows: list[Sequence[Any]] = []
     above, keep = [], False
     for row in table.rows:

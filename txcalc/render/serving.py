@@ -121,7 +121,7 @@ def verdict(answer: Deploy, speed: Speed) -> str | None:
         for check in speed.checks
         if check.value_s is not None and not check.within
     ]
-    return f"misses {' and '.join(missed)}" + ("" if pools else f"; {_within(answer, speed)}")
+    return f"misses {' and '.join(missed)}" + ("" if pools else f"; {_largest_within(answer, speed)}")
 
 
 def _excess(value: float, limit: float) -> str:
@@ -131,7 +131,7 @@ def _excess(value: float, limit: float) -> str:
     return f"{above} ({seconds(value)} > {seconds(limit)})"
 
 
-def unsuited(replica: UnsuitedReplica, checks: Sequence[LimitCheck]) -> str:
+def unsuited_reason(replica: UnsuitedReplica, checks: Sequence[LimitCheck]) -> str:
     """Why no number of these GPUs is enough: the latencies of one replica with one user and with two."""
     texts = []
     for check in checks:
@@ -177,7 +177,7 @@ def _overload(answer: Deploy, speed: Speed, steady: SteadyState) -> str:
         why = f"the load needs more sequences at once than the cache holds, {steady.decoding:,.0f} of mean length"
     text = f"not sustainable: {why}; at most {three(steady.requests_per_s)} requests/s"
     has_limit = speed.highest_rate or (speed.limits and not speed.disaggregated)
-    return f"{text}; {_within(answer, speed)}" if has_limit else text
+    return f"{text}; {_largest_within(answer, speed)}" if has_limit else text
 
 
 def _limits(speed: Speed) -> str:
@@ -186,7 +186,7 @@ def _limits(speed: Speed) -> str:
     return " and ".join(f"{name} ≤ {seconds(check.limit_s)}" for name, check in zip(names, speed.checks, strict=True))
 
 
-def _within(answer: Deploy, speed: Speed) -> str:
+def _largest_within(answer: Deploy, speed: Speed) -> str:
     """The largest load within the limits, or why there is none."""
     point = speed.cheapest if speed.rate is None else speed.highest_rate
     if point is not None:
@@ -213,7 +213,7 @@ def _times(steady: SteadyState) -> str:
     return f"TTFT {duration(steady.ttft_s.mean).text}{tpot}{rate}"
 
 
-def shared(answers: Sequence[Deploy], speed: Speed) -> list[str]:
+def shared_header(answers: Sequence[Deploy], speed: Speed) -> list[str]:
     """The load and definitions that several deployments share, and all of their formats."""
     work = answers[0].workload
     weights, caches = (
@@ -404,10 +404,10 @@ def _simulation(speed: Speed, run: Simulation) -> Table:
 
 def _loads(speed: Speed, most: int | None) -> Table:
     """Loads of the layout; without a load of one's own, up to the capacity, and the cost of that alone."""
-    points: Sequence[Point] = speed.batches if most is None else _spaced(speed.batches, most)
+    points: Sequence[Point] = speed.batches if most is None else _spread_points(speed.batches, most)
     requested = [point for point in speed.batches if point.sequences == speed.sequences and point not in points]
     if requested and most is not None:
-        by_users = {point.sequences: point for point in (*_spaced(speed.batches, most - 1), *requested)}
+        by_users = {point.sequences: point for point in (*_spread_points(speed.batches, most - 1), *requested)}
         points = [by_users[users] for users in sorted(by_users)]
     costly = points
     if speed.capacity and most is not None:
@@ -435,10 +435,10 @@ def _loads(speed: Speed, most: int | None) -> Table:
 def _front(speed: Speed) -> Table:
     load: Column[Point] = Column("layout, users", lambda point: f"{point.layout}, {point.sequences:,}")
     columns = [load, TTFT, TPOT, USER_RATE, GPU_RATE, *([] if speed.price_per_gpu_hour is None else [OUTPUT_COST])]
-    return tabulated("Pareto front of latency and throughput", _spaced(speed.front, FRONT), columns)
+    return tabulated("Pareto front of latency and throughput", _spread_points(speed.front, FRONT), columns)
 
 
-def _spaced(points: Sequence[Item], most: int) -> Sequence[Item]:
+def _spread_points(points: Sequence[Item], most: int) -> Sequence[Item]:
     """At most `most` points, the first and last included."""
     if len(points) <= most:
         return points
@@ -494,14 +494,14 @@ def api(answer: Deploy, comparison: ApiComparison) -> str:
             f"{_share(least.utilisation).text} of {load_name}"
         )
     else:
-        text = f"the API is cheaper than serving {name} at {load_name} and below: {_monthly(whole)}"
+        text = f"the API is cheaper than serving {name} at {load_name} and below: {_monthly_cost(whole)}"
     if stated is None:
         return text
     cheaper = "the API" if stated.api_cost < stated.plan_cost else "serving"
-    return f"{text}; at {_share(stated.utilisation).text} {cheaper} is cheaper: {_monthly(stated)}"
+    return f"{text}; at {_share(stated.utilisation).text} {cheaper} is cheaper: {_monthly_cost(stated)}"
 
 
-def _monthly(cost: MonthlyCost) -> str:
+def _monthly_cost(cost: MonthlyCost) -> str:
     return f"the API takes {money(cost.api_cost).text} a month, the plan {money(cost.plan_cost).text}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.questions.show_via import CACHE_DTYPE, MeasuredModule, ShowVia
-from txcalc.render.report import Report, Table, TableCell, cell, group_copies, rounded, starred
+from txcalc.render.report import Report, Table, TableCell, cell, group_copies, rounded, with_stars
 from txcalc.units import iec
 
 
@@ -53,7 +53,7 @@ def _modules(answer: ShowVia) -> Table:
 
 def _row(copies: Sequence[MeasuredModule]) -> list[Any]:
     first = copies[0]
-    name = starred([module.path for module in copies]) or "model"
+    name = with_stars([module.path for module in copies]) or "model"
     name = f"{name} × {len(copies)}" if len(copies) > 1 else name
     formula = first.formula or ""
     return [name, first.class_, cell(first.params), TableCell(formula, formula), cell(first.flops)]

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from txcalc.questions.pictures import Panel, Picture, PlotAxis
-from txcalc.render.draw import extent, folded, shortened, ticks, tracks
+from txcalc.render.draw import extent, fold, shorten, ticks, tracks
 
 HEIGHT = 16  # rows of a panel
 # Terminal names of the eight colours, in the palette's order.
@@ -20,9 +20,9 @@ LAYERS = "█▓▒░#+=~:"  # of a stack
 
 def as_text(picture: Picture, width: int, coloured: bool) -> str:
     """A picture in characters, at most `width` columns wide; lines carry letters, so it reads without colour."""
-    lines = [shortened(picture.title), *folded(picture.convention, width)]
+    lines = [shorten(picture.title), *fold(picture.convention, width)]
     for panel in picture.panels:
-        lines += ["", *(folded(panel.title, width) if panel.title else [])]
+        lines += ["", *(fold(panel.title, width) if panel.title else [])]
         if panel.kind == "spans":
             lines += _span_lines(panel, width)
         else:
@@ -49,7 +49,7 @@ def _span_lines(panel: Panel, width: int) -> Iterator[str]:
 
 def _bar_lines(panel: Panel, width: int) -> Iterator[str]:
     yield panel.y.label
-    names = [shortened(name) for name in panel.series[0].xs]
+    names = [shorten(name) for name in panel.series[0].xs]
     kinds = [line.label for line in panel.series]
     left, kind = min(max(map(len, names)), width * 2 // 5), max(map(len, kinds))
     room = max(10, width - left - kind - 14)
@@ -60,7 +60,7 @@ def _bar_lines(panel: Panel, width: int) -> Iterator[str]:
             bar = "█" * round(room * Fraction(value) / most) or "▏" if value else ""
             written = "" if value is None else panel.y.write(value)
             head = name if line is panel.series[0] else ""
-            yield f"{shortened(head, left):<{left}}  {line.label:<{kind}}  {bar} {written}"
+            yield f"{shorten(head, left):<{left}}  {line.label:<{kind}}  {bar} {written}"
 
 
 def _canvas_lines(panel: Panel, width: int, coloured: bool) -> Iterator[str]:
@@ -77,8 +77,8 @@ def _canvas_lines(panel: Panel, width: int, coloured: bool) -> Iterator[str]:
         across, up = _part(panel.x, x, left, right), _part(panel.y, y, low, high)
         return across * canvas.xmax_inside, up * canvas.ymax_inside
 
-    legend = list(_stacked(canvas, panel, place, columns) if panel.kind == "stack" else _lettered(canvas, panel, place))
-    legend += _noted(canvas, panel, place, (left, low), high)
+    legend = list(_layers(canvas, panel, place, columns) if panel.kind == "stack" else _letters(canvas, panel, place))
+    legend += _draw_notes(canvas, panel, place, (left, low), high)
     yield panel.y.label
     rows = canvas.plot("\n").replace("⠀", " ").split("\n")
     for row, text in zip(range(HEIGHT - 1, -1, -1), rows, strict=True):
@@ -87,7 +87,7 @@ def _canvas_lines(panel: Panel, width: int, coloured: bool) -> Iterator[str]:
     yield from _ruler(panel.x, left, right, margin, columns)
     yield f"{panel.x.label:>{margin + 2 + columns}}"
     for text in legend:
-        yield from folded(text, width)
+        yield from fold(text, width)
 
 
 def _part(axis: PlotAxis, value: Any, low: float, high: float) -> float:
@@ -113,7 +113,7 @@ def _ruler(axis: PlotAxis, low: float, high: float, margin: int, columns: int) -
     yield "".join(labels)
 
 
-def _lettered(canvas: Any, panel: Panel, place: Any) -> Iterator[str]:
+def _letters(canvas: Any, panel: Panel, place: Any) -> Iterator[str]:
     """Dotted lines, each with its letter wherever there is room."""
     letters: dict[int, str] = {}
     for i, line in enumerate(panel.series):
@@ -124,7 +124,7 @@ def _lettered(canvas: Any, panel: Panel, place: Any) -> Iterator[str]:
                 canvas.line(*left, *right, color=colour)
         if line.label:
             letters[i] = LETTERS[len(letters) % len(LETTERS)]
-            yield f"{letters[i]}  {shortened(line.label)}"
+            yield f"{letters[i]}  {shorten(line.label)}"
     filled: set[tuple[int, int]] = set()
     for i, letter in letters.items():
         line = panel.series[i]
@@ -140,7 +140,7 @@ def _lettered(canvas: Any, panel: Panel, place: Any) -> Iterator[str]:
                     break
 
 
-def _stacked(canvas: Any, panel: Panel, place: Any, columns: int) -> Iterator[str]:
+def _layers(canvas: Any, panel: Panel, place: Any, columns: int) -> Iterator[str]:
     """Layers, drawn with the signs of the report's bars."""
     xs = [place(x, 1)[0] for x in panel.series[0].xs]
     below = [Fraction(0)] * len(xs)
@@ -149,7 +149,7 @@ def _stacked(canvas: Any, panel: Panel, place: Any, columns: int) -> Iterator[st
         above = [base + Fraction(y) for base, y in zip(below, line.ys, strict=True)]
         for column in range(columns):
             x = (column + 0.5) / columns
-            floor, ceiling = (_interpolated(x, xs, layer, place) for layer in (below, above))
+            floor, ceiling = (_height_at(x, xs, layer, place) for layer in (below, above))
             for row in range(HEIGHT):
                 middle = (row + 0.5) / HEIGHT
                 if floor <= middle < ceiling:
@@ -158,7 +158,7 @@ def _stacked(canvas: Any, panel: Panel, place: Any, columns: int) -> Iterator[st
         yield f"{sign}  {line.label}"
 
 
-def _interpolated(x: float, xs: Sequence[float], layer: Sequence[object], place: Any) -> float:
+def _height_at(x: float, xs: Sequence[float], layer: Sequence[object], place: Any) -> float:
     """The interpolated height of a layer on the canvas; that of a single point is its own."""
     if len(xs) == 1:
         return place(1, layer[0])[1]  # type: ignore[no-any-return]
@@ -167,7 +167,7 @@ def _interpolated(x: float, xs: Sequence[float], layer: Sequence[object], place:
     return left + (right - left) * (x - xs[i]) / (xs[i + 1] - xs[i])  # type: ignore[no-any-return]
 
 
-def _noted(canvas: Any, panel: Panel, place: Any, start: tuple[float, float], high: float) -> Iterator[str]:
+def _draw_notes(canvas: Any, panel: Panel, place: Any, start: tuple[float, float], high: float) -> Iterator[str]:
     """Marks: points by number, lengths and levels by lines."""
     number = 0
     for mark in panel.marks:

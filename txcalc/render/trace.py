@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.questions.trace import SIZES, ModuleCost, Trace
-from txcalc.render.report import Report, Table, TableCell, cell, group_copies, starred, times
+from txcalc.render.report import Report, Table, TableCell, cell, group_copies, times, with_stars
 
 
 def report(answer: Trace, form: str) -> Report:
@@ -41,7 +41,7 @@ def _notes(answer: Trace) -> list[str]:
 
 def _row(copies: Sequence[ModuleCost]) -> list[Any]:
     first = copies[0]
-    name = starred([part.path for part in copies]) or ("module" if first.class_ else "total")
+    name = with_stars([part.path for part in copies]) or ("module" if first.class_ else "total")
     style = "" if first.fvcore_at_point in (None, first.flops_at_point) else "yellow"
     fvcore = cell(first.fvcore_at_point)._replace(style=style)
     sizes = cell(first.params), TableCell(first.flops, first.flops), cell(first.flops_at_point)

@@ -33,7 +33,7 @@ def report(answer: Train, form: str) -> Report:
     """Whether it fits, and how fast it is; memory and time; with `detail`, and in forms that are read by programs,
     ranks, limits, every convention of MFU, communication and the whole run too."""
     search, full = answer.search, answer.detail or form != "table"
-    header = [_verdict(answer), answer.model.summary[0], _where(answer), _batch(answer)]
+    header = [_verdict(answer), answer.model.summary[0], _headline_place(answer), _batch(answer)]
     if answer.has_frozen_weights:
         trained, params = answer.trained_params, answer.model.params
         layers = "every linear layer" if "all" in answer.adapted else " and ".join(answer.adapted)
@@ -98,7 +98,7 @@ def _how(answer: Train) -> str:
     return "measured" if answer.measured else "achievable"
 
 
-def _where(answer: Train) -> str:
+def _headline_place(answer: Train) -> str:
     zero = f", ZeRO-{answer.layout.zero}" if answer.layout.zero else ""
     pipeline = f", {answer.recipe.schedule}" if answer.recipe.schedule else ""
     accelerators = f"{answer.gpu.count:,} × {answer.gpu.name}"

@@ -45,7 +45,7 @@ def _tables(rows: Iterable[VerifiedFigure], title: str = "") -> list[Table]:
     for row in rows:
         groups.setdefault((row.quantity, row.oracle), {}).setdefault((row.path, row.equal), []).append(row)
     return [
-        _table(f"{title}{quantity}, by {oracle}", [line for same in parts.values() for line in _grouped(same)])
+        _table(f"{title}{quantity}, by {oracle}", [line for same in parts.values() for line in _group(same)])
         for (quantity, oracle), parts in groups.items()
     ]
 
@@ -66,7 +66,7 @@ def _table(title: str, rows: Sequence[VerifiedFigure]) -> Table:
     return Table(title, headings[:-1], [line[:-1] for line in lines], left=frozenset({0, *texts}))
 
 
-def _grouped(rows: Sequence[VerifiedFigure]) -> Sequence[VerifiedFigure]:
+def _group(rows: Sequence[VerifiedFigure]) -> Sequence[VerifiedFigure]:
     """Equal rows of one part at several sizes as one; unequal rows stay."""
     last, sizes = rows[-1], len({row.where for row in rows})
     return [replace(last, where=f"{sizes} sizes, shown at {last.where}")] if last.equal and sizes > 1 else rows

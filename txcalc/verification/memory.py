@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from txcalc.planning.gradients import reached
+from txcalc.planning.gradients import leaves_with_gradient
 from txcalc.reference import build, inputs, mode
 from txcalc.verification.flops import learning, output_sum
 from txcalc.verification.saved import WEIGHTS, SavedElements, claims
@@ -64,7 +64,7 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
     width = subject.dtype.itemsize
     weights, saved = ledger.total("params") * width, ledger.total("saved") * width
     # The trace sends all tokens to the same k experts; the other experts get no gradient.
-    used = [entry for entry in reached(ledger) if not entry.leaf.idle]
+    used = [entry for entry in leaves_with_gradient(ledger) if not entry.leaf.idle]
     learned = sum(entry.active for entry in used) * width
     tensors = sum(len(entry.leaf.weights()) * entry.active_times for entry in used)
     state = 2 * learned + STEP_COUNTER * tensors

@@ -23,7 +23,7 @@ from txcalc.ledger import FEED_FORWARD, Ledger
 from txcalc.model import Model
 from txcalc.parts.part import Workload
 from txcalc.planning.crossover import CORE, RULES, crossovers, lengths
-from txcalc.planning.gradients import reached
+from txcalc.planning.gradients import leaves_with_gradient
 from txcalc.planning.layout import Layout
 from txcalc.planning.machine import Machine
 from txcalc.planning.parallelism import PipelineStage
@@ -190,7 +190,7 @@ class DeviceModel(NamedTuple):
         if load.kind != "training":
             cache = sum(load.batch * state_bytes(entry, width) for entry in ledger) if self.model.decodes else 0
             return weights + cache
-        learned = reached(ledger).total("active") * width
+        learned = leaves_with_gradient(ledger).total("active") * width
         saved = ledger.total("saved") * width if claims(ledger) and not load.checkpoint else 0
         return weights + 2 * learned + max(learned, saved)
 

@@ -18,7 +18,7 @@ from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.disaggregation import Pools, pools
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.points import Slo, request
-from txcalc.planning.serving.steady_state import disaggregated
+from txcalc.planning.serving.steady_state import disaggregated_state
 
 
 def demanded(fixed: float, each: float, prompt: float, answer: int) -> Demand:
@@ -31,7 +31,7 @@ POOLS = st.tuples(st.integers(1, 20), st.integers(1, 20))
 def test_prompts_that_take_all_the_time_do_not_last() -> None:
     """Eight a second of a quarter of a second each, by two copies."""
     demand = demanded(0.01, 0.001, 0.25, 10)
-    found = disaggregated(demand, demand, (2, 400), 0.0, None, 8.0, 1e9)
+    found = disaggregated_state(demand, demand, (2, 400), 0.0, None, 8.0, 1e9)
     assert not found.lasts and found.utilisation == 1 and found.rate == 8
 
 
@@ -53,13 +53,13 @@ def test_of_pools_that_do_not_last_those_that_answer_most_are_told() -> None:
 def test_seats_of_the_decoding_pool_by_hand() -> None:
     """Of 64 clients 8 decode 99 tokens each at 18 ms, in 1.782 s; the others wait for a seat, not for prompts."""
     demand = demanded(0.01, 1e-3, 0.1, 100)
-    found = disaggregated(demand, demand, (1, 1), 0.0, 64.0, most=8.0)
+    found = disaggregated_state(demand, demand, (1, 1), 0.0, 64.0, most=8.0)
     assert found.rate == pytest.approx(8 / (99 * 0.018))
     assert found.e2e == pytest.approx(64 / found.rate) and found.line > 0.9 * found.ttft
-    twice = disaggregated(demand, demand, (2, 2), 0.0, 128.0, most=16.0)
+    twice = disaggregated_state(demand, demand, (2, 2), 0.0, 128.0, most=16.0)
     assert (twice.rate, twice.line) == (pytest.approx(2 * found.rate), pytest.approx(found.line))
-    free = disaggregated(demand, demand, (1, 1), 0.0, 8.0, most=64.0)
-    slow = disaggregated(
+    free = disaggregated_state(demand, demand, (1, 1), 0.0, 8.0, most=64.0)
+    slow = disaggregated_state(
         demanded(0.01, 1e-3, 9.0, 100), demand, (1, 1), 0.0, 64.0, most=64.0
     )  # prompts are the line there
     assert free.line == slow.line == 0.0
@@ -68,7 +68,7 @@ def test_seats_of_the_decoding_pool_by_hand() -> None:
 def test_answers_of_a_rate_are_those_of_as_many_servers_as_seats() -> None:
     """Ten a second, of five steps of 0.2 s that no prompt interrupts, in two copies: five each, Poisson."""
     demand = demanded(0.2, 0.0, 0.01, 6)
-    many, few = (disaggregated(demand, demand, (1, 2), 0.0, None, 10.0, 2 * seats) for seats in (30.0, 8.5))
+    many, few = (disaggregated_state(demand, demand, (1, 2), 0.0, None, 10.0, 2 * seats) for seats in (30.0, 8.5))
     assert many.decoding == pytest.approx(10, rel=1e-4) and many.timed
     assert few.lasts and not few.timed and few.decoding < 9.5  # Erlang's formula: 7 % of the time all seats are taken
 
@@ -94,7 +94,7 @@ def test_answers_of_a_rate_are_those_of_as_many_servers_as_seats() -> None:
 def test_two_pools_are_what_their_formulas_say(one: Demand, copies: tuple[int, int], n: float, handed: float) -> None:
     """A line of prompts whose first come together, the transfer, and a step and a half until a token is told."""
     fillers, decoders = copies
-    found = disaggregated(one, one, copies, handed, n)
+    found = disaggregated_state(one, one, copies, handed, n)
     d, x, each = found.decoding / decoders, found.rate, n / fillers
     step = one.step(d)
     assert found.tpot == pytest.approx(step / one.tokens, rel=1e-9)

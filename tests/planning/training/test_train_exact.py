@@ -17,7 +17,17 @@ from txcalc.errors import InputError
 from txcalc.hardware import Accelerator
 from txcalc.hardware.curves import Curve
 from txcalc.planning.layout import Group, parse_layout
-from txcalc.planning.machine import LINK_SHARE, NCCL, PCIE_4, SLOWED, Floor, Kernels, Machine, Message, relayed
+from txcalc.planning.machine import (
+    LINK_SHARE,
+    NCCL,
+    PCIE_4,
+    SLOWED,
+    Floor,
+    Kernels,
+    Machine,
+    Message,
+    relayed_all_to_all,
+)
 from txcalc.planning.training import Layout, Recipe, memory, order, profiles
 from txcalc.planning.training.activations import INPUTS, leaf_bytes, saved_activations, saved_by_kind
 from txcalc.planning.training.collectives import collectives
@@ -574,7 +584,7 @@ def test_tokens_go_to_a_node_once_where_ranks_relay() -> None:
     """Two nodes of two ranks, and two choices of any rank alike: three in four tokens go to the other node, and to
     4 · (1 − (3/4)²) of the four ranks, every second of which is not the one that passes them on."""
     group = Group(4, 2)
-    two_nodes, one_node = relayed(group, 8.0, 2), relayed(Group(4, 4), 8.0, 2)
+    two_nodes, one_node = relayed_all_to_all(group, 8.0, 2), relayed_all_to_all(Group(4, 4), 8.0, 2)
     assert two_nodes.across == 8.0 * 0.75 and two_nodes.sent == 8.0 * 0.75 + 8.0 * 4 * (1 - 0.75**2) / 2
     assert one_node.across == 0 and one_node.sent == 8.0 * 4 * (1 - 0.75**2) * 3 / 4
     floor = Floor(Machine.of(replace(card(), link=10, node=2, link_between=1)))

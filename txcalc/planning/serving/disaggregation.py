@@ -3,7 +3,7 @@ from the first to the second. No decode step waits for a prompt, both pools stor
 transfer.
 
 Both pools have one kind of accelerator; each has its own layout. The best pair meets the limits and has the shortest
-end-to-end time at the load (`steady_state.disaggregated`).
+end-to-end time at the load (`steady_state.disaggregated_state`).
 
 Source   Patel et al. 2023 (Splitwise, arXiv 2311.18677); Zhong et al. 2024 (DistServe, arXiv 2401.09670)
 """
@@ -19,7 +19,7 @@ from txcalc.planning.serving.demand import Steady, Throughput
 from txcalc.planning.serving.deployment import LayoutCapacity, Planner
 from txcalc.planning.serving.durations import BoundedTime
 from txcalc.planning.serving.points import Request, Slo, Timer
-from txcalc.planning.serving.steady_state import disaggregated
+from txcalc.planning.serving.steady_state import disaggregated_state
 
 SPLITS = 16  # the most splits that are tried
 LAYOUTS = 12  # layouts of each pool that are combined
@@ -138,7 +138,7 @@ def _pair(timer: Timer, filler: LayoutCapacity, decoder: LayoutCapacity, concurr
     decode = timer.demand(decoder.layout, concurrency) if clients else timer.demand(decoder.layout)
     copies = filler.layout.dp, decoder.layout.dp
     most = float(min(decoder.max_concurrency, timer.at_once * decoder.layout.dp))
-    steady = disaggregated(prefill, decode, copies, transfer, clients, request.rate or 0.0, most)
+    steady = disaggregated_state(prefill, decode, copies, transfer, clients, request.rate or 0.0, most)
     step = timer.step(decoder.layout, min(concurrency, int(most)))
     prompt, _ = timer.prefill(filler.layout)
     return Pools(

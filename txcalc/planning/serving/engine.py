@@ -18,7 +18,7 @@ from txcalc.parts.leaf import Leaf, Recurrence
 from txcalc.planning.formats.names import NATIVE, weights_of
 from txcalc.planning.formats.weights import Format
 from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engine_profiles import data, is_gguf, is_mlx, unsupported
+from txcalc.planning.serving.engine_profiles import data, is_gguf, is_mlx, unsupported_fault
 from txcalc.planning.serving.offload import Offload, is_single_decoder
 from txcalc.units import bits_of, cache_bits_of, parse_bytes
 
@@ -217,7 +217,7 @@ def engine(
 def with_engine(plain: EngineConfig, model: Model, memory: EngineMemory, reserve: Reserve | None) -> EngineConfig:
     """The settings with an engine's kernels, steps, memory and reserve on an accelerator. Errors: `InputError` for a
     model or a format that the engine does not support there."""
-    if lacking := unsupported(memory.profile, model, plain.weights, memory.accelerator, plain.kv):
+    if lacking := unsupported_fault(memory.profile, model, plain.weights, memory.accelerator, plain.kv):
         raise InputError("engine", [lacking])
     rules, limits = memory.profile.rules, {leaf.max_keys for leaf in model.root.leaves() if leaf.attended}
     # llama.cpp keeps the embedding table in RAM, unless the memory is unified
@@ -256,7 +256,7 @@ def on_accelerator(
     if is_mlx(form):
         none = Reserve(Fraction(0), 0, "mlx-lm reserves none")
         return replace(plain, chunk=memory.tokens or MLX_CHUNK, reserve=reserve or none)
-    usable = preferred and not unsupported(memory.profile, model, form, accelerator, plain.kv)
+    usable = preferred and not unsupported_fault(memory.profile, model, form, accelerator, plain.kv)
     if not (usable or is_gguf(form)):
         return plain
     return with_engine(plain, model, memory, reserve)

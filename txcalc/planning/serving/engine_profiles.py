@@ -166,7 +166,7 @@ def profile(text: str) -> EngineProfile | None:
     if name not in ENGINES:
         raise UnknownName("--engine", "engine", text, [*ENGINES, "none"], f"one of {', '.join(ENGINES)}, none")
     rows = data()[name.replace(".", "")]
-    reached = [row for row in rows if _reached(row["version"], version)]
+    reached = [row for row in rows if _is_reached(row["version"], version)]
     if (at and not version) or not reached:
         versions = ", ".join(row["version"] for row in rows)
         raise InputError(
@@ -190,15 +190,15 @@ def offloading(text: str) -> str:
 
 def is_gguf(form: Format) -> bool:
     """Whether only a .gguf file holds a format."""
-    return any(map(_own_type, _stored(form)))
+    return any(map(_own_type, _format_names(form)))
 
 
 def is_mlx(form: Format) -> bool:
     """Whether only mlx-lm runs a format."""
-    return any(name.startswith("mlx-") for name in _stored(form))
+    return any(name.startswith("mlx-") for name in _format_names(form))
 
 
-def _stored(form: Format) -> list[str]:
+def _format_names(form: Format) -> list[str]:
     """The names of a mixed format's formats, or of a single format."""
     stored = (item for row in form.table.values() for item in row.values()) if isinstance(form, Mixed) else (form,)
     return sorted({item.name for item in stored if item})
@@ -232,7 +232,7 @@ def engines_for(model: Model, table: str = "unsupported") -> list[str]:
     return [name for name in ENGINES if names.isdisjoint(data()[table].get(name, ()))]
 
 
-def unsupported(
+def unsupported_fault(
     chosen: EngineProfile, model: Model, form: Format, accelerator: Accelerator | None, kv: str = "bf16"
 ) -> Fault | None:
     """The fault if an engine does not run a model, or its version has no kernels for a format of weights or cache on
@@ -249,7 +249,7 @@ def unsupported(
             return Fault("--weights", form.name, f"a format of an engine that runs {subject}; {title} does not", fix)
         return Fault("--engine", title, f"an engine that runs {subject}", fix)
     title = f"{title} {chosen.user_version}".strip()
-    for stored in _stored(form):
+    for stored in _format_names(form):
         kind = "gguf" if _own_type(stored) else stored.partition("-g")[0]  # groups are of any size
         kind = "mlx" if kind.startswith("mlx-") else kind
         if lacking := _lacking(chosen, kind, accelerator, "weights"):
@@ -283,10 +283,10 @@ def _lacking(chosen: EngineProfile, kind: str, accelerator: Accelerator | None, 
 def _runs(name: str, kind: str, accelerator: Accelerator | None, of: str = "weights", version: str = "") -> bool:
     """Whether an engine's version (default: the newest) supports a format on a card; "": any format."""
     first = _first(name, kind, accelerator, of)
-    return first is not None and _reached(first, version)
+    return first is not None and _is_reached(first, version)
 
 
-def _reached(first: str, version: str) -> bool:
+def _is_reached(first: str, version: str) -> bool:
     """Whether a version ("": the newest; 0.6: the last 0.6) is the first or a later one."""
     prefix = _order(version) if version else ()
     return _order(first)[: len(prefix)] <= prefix

@@ -25,7 +25,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.machine import NODE
 from txcalc.planning.serving.deployment import Plan
 from txcalc.planning.serving.disaggregation import Pools
-from txcalc.planning.serving.engine_profiles import EngineProfile, engines_for, is_gguf, profile, unsupported
+from txcalc.planning.serving.engine_profiles import EngineProfile, engines_for, is_gguf, profile, unsupported_fault
 from txcalc.planning.serving.launch_gguf import Flags, gguf_file, gguf_path, llama_server, modelfile, running, slots
 from txcalc.planning.serving.launch_weights import CommandWeights, repository_of, weights_of_plan
 from txcalc.planning.serving.points import Request, SpeculativeDecoding
@@ -117,7 +117,7 @@ def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
     if runs.engine not in served:
         fix = ", ".join(f"--emit {name}" for name in served) or "there is none"
         raise InputError("--emit", [Fault("--emit", engine, f"a command that serves {model.name} ({model.kind})", fix)])
-    if lacking := unsupported(server, model, config.weights, plan.planner.accelerator, config.kv):
+    if lacking := unsupported_fault(server, model, config.weights, plan.planner.accelerator, config.kv):
         raise InputError("--emit", [lacking])
     if not model.fixed_length and (most := model.position_limit) and plan.context > most:
         raise InputError("--emit", [f"{model.name} has positions for {most:,} tokens (--context {most})"])
@@ -293,7 +293,7 @@ def _vllm(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | None
     return f"vllm serve {weights.checkpoint}", _vllm_flags(plan, weights, layout, running(plan, layout), guess)
 
 
-def _loaded(weights: CommandWeights) -> Flags:
+def _conversion_on_load(weights: CommandWeights) -> Flags:
     """How vLLM and SGLang convert weights while they load them."""
     flags = (("--dtype", weights.dtype), ("--quantization", weights.quantization))
     return [(flag, value) for flag, value in flags if value]
@@ -306,7 +306,7 @@ def _vllm_flags(
     engine = plan.planner.engine
     if layout.ep not in (1, layout.tp * layout.dp):
         raise _refuse(plan, "vLLM")
-    flags: Flags = [*_loaded(weights), ("--tensor-parallel-size", layout.tp)]
+    flags: Flags = [*_conversion_on_load(weights), ("--tensor-parallel-size", layout.tp)]
     flags += _above_one(("--pipeline-parallel-size", layout.pp), ("--data-parallel-size", layout.dp))
     if layout.ep > 1:
         flags.append(("--enable-expert-parallel", None))
@@ -341,7 +341,7 @@ def _sglang(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | No
     shared, together = layout.sharing > 1, layout.tp * layout.dp
     if (shared and (layout.expert_group != together or layout.pp > 1)) or layout.ep not in (1, layout.tp, together):
         raise _refuse(plan, "SGLang")
-    flags: Flags = [*_loaded(weights), ("--tp-size", together if shared else layout.tp)]
+    flags: Flags = [*_conversion_on_load(weights), ("--tp-size", together if shared else layout.tp)]
     flags += _above_one(("--pp-size", layout.pp), ("--dp-size", layout.dp))
     if shared:
         flags.append(("--enable-dp-attention", None))

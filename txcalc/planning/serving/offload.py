@@ -105,7 +105,7 @@ class OffloadRequest(NamedTuple):
         without such layers."""
         layers, sparse = layer_count(model), any(layer.experts for layer in model.description.layers)
         if self.gpu_layers is None and self.cpu_moe is None:
-            return least(self.host, layers, sparse, fits)
+            return least_offload(self.host, layers, sparse, fits)
         if self.cpu_moe is not None and not sparse:
             raise InputError(
                 "--n-cpu-moe", [f"{model.name} has no experts (--gpu-layers N leaves whole layers in RAM)"]
@@ -159,7 +159,7 @@ def is_single_decoder(model: Model) -> bool:
     return model.root.cuttable and model.decodes and not model.has_encoder_apart
 
 
-def least(host: HostMemory, layers: int, sparse: bool, fits: Callable[[Offload], bool]) -> Offload:
+def least_offload(host: HostMemory, layers: int, sparse: bool, fits: Callable[[Offload], bool]) -> Offload:
     """The least in RAM with which the rest fits: experts of ever more layers, then whole layers; else all."""
     offloads = [Offload(host, experts=n) for n in range(layers * sparse + 1)]
     offloads += [Offload(host, n, layers * sparse, n == layers) for n in range(1, layers + 1)]

@@ -228,7 +228,7 @@ class _Simulation:
             self._arrive()
             self._admit()
             if self.filling:
-                self._mixed()
+                self._mixed_step()
             elif self.decoding:
                 self._decode()
             elif (due := self._due()) is not None:
@@ -294,7 +294,7 @@ class _Simulation:
             self.cached_tokens += base
             self.filling.append(request)
 
-    def _mixed(self) -> None:
+    def _mixed_step(self) -> None:
         """A step that decodes and computes chunks of prompts."""
         server = self.server
         self._make_room()
@@ -308,7 +308,7 @@ class _Simulation:
             if request.left:
                 break
         self._pass((server.step(decoding) if decoding else 0.0) + computed * server.token)
-        self._stepped(1)
+        self._advance(1)
         while self.filling and not self.filling[0].left:
             self._begin(self.filling.popleft())
 
@@ -340,9 +340,9 @@ class _Simulation:
             steps = min(steps, floor(free / decoding / tokens))
         steps = max(1, steps)
         self._pass(steps * step_s)
-        self._stepped(steps)
+        self._advance(steps)
 
-    def _stepped(self, steps: int) -> None:
+    def _advance(self, steps: int) -> None:
         """Advances all that decode by `steps`, and finishes those that have their last token."""
         self.counter += steps
         self.cached_tokens += steps * len(self.decoding) * self.server.tokens

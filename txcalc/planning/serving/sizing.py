@@ -142,17 +142,17 @@ class Sizing:
     def fewest(self, least: int) -> FewestGpus | None:
         """The fewest that serve the load within the limits, from `least`, which hold it; None: none do."""
         try:
-            rented = self._rented(least)
+            rented = self._rent(least)
         except InputError:  # a peak is not known: nothing can be timed
             self.timed = False
-            rented = self._rented(least)
+            rented = self._rent(least)
         if rented is None:
             return None
         replicas, size = rented
         smaller = max((n for n in self.units if n < size), default=0)
         counts = [n * replicas for n in range(smaller + 1, size) if n * replicas >= least]
         needed = next((n for n in counts if self._enough(n, replicas)), replicas * size)
-        if not self.limits.simulated and (other := self._replicated(least, needed - 1, 1, self.odd)):
+        if not self.limits.simulated and (other := self._on_replicas(least, needed - 1, 1, self.odd)):
             needed = other[0] * other[1]
         return FewestGpus(needed, replicas * size, size)
 
@@ -163,7 +163,7 @@ class Sizing:
             number = fewest.rented
         else:
             load = replace(self.request, rate=None)
-            in_memory = Sizing(self.planner, load, self.context, self.concurrency, Slo(), self.fixed)._rented(least)
+            in_memory = Sizing(self.planner, load, self.context, self.concurrency, Slo(), self.fixed)._rent(least)
             if in_memory is None:
                 return None
             number = in_memory[0] * in_memory[1]
@@ -190,14 +190,14 @@ class Sizing:
             return bounded(self.timer, self.limits, layout, users)
         return self.timer.steady(layout, users, rounds=ROUNDS)
 
-    def _rented(self, least: int) -> tuple[int, int] | None:
+    def _rent(self, least: int) -> tuple[int, int] | None:
         """The fewest replicas and their size; None: none serve the load within the limits."""
-        best = self._replicated(least, MOST_GPUS, 2, self.units)
+        best = self._on_replicas(least, MOST_GPUS, 2, self.units)
         if best is None or not self.bounded:
             return best
-        return self._replicated(least, best[0] * best[1] - 1, 1, self.units) or best
+        return self._on_replicas(least, best[0] * best[1] - 1, 1, self.units) or best
 
-    def _replicated(self, least: int, most: int, users: int, units: Sequence[int]) -> tuple[int, int] | None:
+    def _on_replicas(self, least: int, most: int, users: int, units: Sequence[int]) -> tuple[int, int] | None:
         """The same in replicas of `units`, on at most `most` accelerators, with at least `users` per replica if memory
         allows."""
         best: tuple[int, int] | None = None
@@ -296,12 +296,12 @@ class Sizing:
         except InputError:
             return None
         try:
-            return self._sorted(layouts) if self.timed else layouts
+            return self._sort(layouts) if self.timed else layouts
         except InputError:  # a peak is not known: nothing can be timed
             self.timed = False
             return layouts
 
-    def _sorted(self, layouts: list[LayoutCapacity]) -> list[LayoutCapacity]:
+    def _sort(self, layouts: list[LayoutCapacity]) -> list[LayoutCapacity]:
         """Best first. With limits of percentiles: the first that meets them in a simulation, then others by means."""
         order = sorted(layouts, key=self._rank)
         if not self.limits.simulated:

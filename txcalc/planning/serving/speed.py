@@ -98,7 +98,7 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def batches(self) -> list[OperatingPoint]:
-        points, chosen = {point.sequences: point for point in self._timed(self.plan.best)}, self.chosen
+        points, chosen = {point.sequences: point for point in self._time_choice(self.plan.best)}, self.chosen
         if self.simulated and self.request.rate is None:  # all are closed forms
             chosen = self.timer.point(chosen.layout, chosen.sequences, None, self.plan.best.max_concurrency)
         if self.request.rate is None:
@@ -132,9 +132,9 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def points(self) -> list[OperatingPoint]:
-        return [point for choice in self.timed_choices for point in self._timed(choice)]
+        return [point for choice in self.timed_choices for point in self._time_choice(choice)]
 
-    def _timed(self, choice: LayoutCapacity) -> list[OperatingPoint]:
+    def _time_choice(self, choice: LayoutCapacity) -> list[OperatingPoint]:
         also = 0 if self.limits.simulated else within(self.timer, choice, self.limits)
         return [self.timer.point(choice.layout, n) for n in sizes(choice.max_concurrency, choice.layout.dp, also)]
 

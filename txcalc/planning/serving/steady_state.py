@@ -88,7 +88,7 @@ def open_loop(demand: Demand, rate: float, most: float) -> Steady:
     return overload(rate * demand.prompt, most if cache_bound else inf, loop.rate(limit))
 
 
-def disaggregated(
+def disaggregated_state(
     prefill: Demand,
     decode: Demand,
     copies: tuple[int, int],

@@ -18,7 +18,7 @@ from txcalc.ledger import Entry
 from txcalc.model import Model
 from txcalc.num import Num, ceil_div, product, total
 from txcalc.planning.layout import Group
-from txcalc.planning.machine import Machine, Message, relayed, ring
+from txcalc.planning.machine import Machine, Message, relayed_all_to_all, ring
 from txcalc.planning.training.activations import STATISTIC, leaf_bytes, recomputed
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
@@ -270,7 +270,7 @@ class Messages:
         for transfer in leaf.entry.transfers:
             group = self.recipe.layout.group(transfer.axis.name, self.machine.node)
             if transfer.kind == "all_to_all" and self.recipe.rules.relays:
-                yield relayed(group, float(transfer.message) * self.element, float(transfer.choices))
+                yield relayed_all_to_all(group, float(transfer.message) * self.element, float(transfer.choices))
             else:
                 yield Message(transfer.kind, group, float(transfer.sent) * leaf.width(self.element))
 

@@ -160,21 +160,21 @@ FIELDS |= {
 def drawn(name: str) -> st.SearchStrategy[Any]:
     """A part whose fields are drawn: all but those that are something by themselves and neither a part nor a flag."""
     cls = PARTS[name]
-    return st.builds(cls, **{f.name: made for f in struct_fields(cls) if (made := _field(name, f)) is not None})
+    return st.builds(cls, **{f.name: strategy for f in struct_fields(cls) if (strategy := _field(name, f)) is not None})
 
 
 def _field(part: str, field: StructField) -> st.SearchStrategy[Any] | None:
-    own, kind = f"{part}.{field.name}", field.type
-    if own in FIELDS:
-        return FIELDS[own]
+    path, kind = f"{part}.{field.name}", field.type
+    if path in FIELDS:
+        return FIELDS[path]
     kinds = kind.split(" | ")
     if field.name in FIELDS and kind != "bool" and not PARTS.keys() & {*kinds}:
         return FIELDS[field.name]
     if field.default is not NODEFAULT and not (PARTS.keys() | {"bool"}) & {*kinds}:
         return None
-    made = st.one_of(*(TYPES[one] if one in TYPES else some(one) for one in kinds))
+    strategy = st.one_of(*(TYPES[type_name] if type_name in TYPES else some(type_name) for type_name in kinds))
     rare = field.default is None and part in ("Stack", "Block", "Embedding")  # else most of what is drawn is very large
-    return maybe(maybe(made)) if rare else made
+    return maybe(maybe(strategy)) if rare else strategy
 
 
 def some(*names: str) -> st.SearchStrategy[Any]:
@@ -217,13 +217,13 @@ def branch(name: str, part: st.SearchStrategy[Any], kinds: list[str | None]) -> 
 @st.composite
 def groups(draw: st.DrawFn) -> tuple[LayerGroup, ...]:
     """One or two groups of layers, numbered one after the other."""
-    made, first = [], 0
+    layer_groups, first = [], 0
     for name in draw(st.sampled_from(["a", "ab"])):
         number = draw(st.integers(1, 4))
         indices = tuple(range(first, first + number))
-        made.append(LayerGroup(name, draw(drawn("Block")), indices, number, draw(flags)))
+        layer_groups.append(LayerGroup(name, draw(drawn("Block")), indices, number, draw(flags)))
         first += number
-    return tuple(made)
+    return tuple(layer_groups)
 
 
 FIELDS |= {
@@ -454,10 +454,10 @@ def decoders(draw: st.DrawFn, mixers: tuple[str, ...] = ("attention", *MIXERS), 
         raw |= {"vocab_size": draw(sizes), "head": {"bias": draw(flags), "tied": draw(flags)}}
     for channel in {channel for _, channel in kinds.values() if channel}:
         raw[channel] = draw(CHANNELS[channel])
-    for kind, (mixer, beside) in kinds.items():
+    for kind, (mixer, second) in kinds.items():
         part = "attention" if mixer == "latent" else mixer
         tables = attention_tables(window, causal=True) if mixer == "attention" else MIXERS[mixer]
-        raw["layer"][kind] = {"parts": [part, beside] if beside else [part], mixer: draw(tables)}
+        raw["layer"][kind] = {"parts": [part, second] if second else [part], mixer: draw(tables)}
         if "index_heads" in raw["layer"][kind].get("latent", {}):
             raw["positions"] = {"form": "rotary"}
     return raw

@@ -25,7 +25,7 @@ REFUSED: dict[str, list[Any]] = json.loads((DATA / "refused.json").read_text("ut
 SIZE = "expected a whole number from 1 to 1,000,000,000"
 
 
-def said(make: Any, *arguments: Any) -> str:
+def refusal(make: Any, *arguments: Any) -> str:
     with pytest.raises(TxcalcError) as error:
         make(*arguments)
     assert type(error.value).exit_code == 2
@@ -56,36 +56,36 @@ def test_files(name: str, tmp_path: Path) -> None:
     content, message = BAD_FILES[name]
     path = tmp_path / "model.toml"
     path.write_bytes(content)
-    assert said(txcalc.load, path) == f"{path}: {message}"
+    assert refusal(txcalc.load, path) == f"{path}: {message}"
 
 
 def test_a_folder(tmp_path: Path) -> None:
     path = tmp_path / "model.toml"
     path.mkdir()
-    assert said(txcalc.load, str(path)).startswith(f"{path}")
+    assert refusal(txcalc.load, str(path)).startswith(f"{path}")
 
 
 def test_a_file_of_a_presets_name_does_not_hide_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("gpt2").mkdir()
     assert txcalc.load("gpt2").params == 124_439_808
-    assert said(txcalc.load, "./gpt2").startswith("gpt2")
+    assert refusal(txcalc.load, "./gpt2").startswith("gpt2")
 
 
 # Inline descriptions. Each is added to a good one.
 
 
 def test_inline_without_what_is_needed() -> None:
-    assert said(txcalc.load, "h=8").splitlines() == [
+    assert refusal(txcalc.load, "h=8").splitlines() == [
         "inline description: 3 faults",
         "  D is missing, expected model width (D=4096)",
         "  L is missing, expected layers (L=32)",
         "  F is missing, expected feed-forward width (F=14336)",
     ]
-    assert said(txcalc.load, "D=512 L=2") == (
+    assert refusal(txcalc.load, "D=512 L=2") == (
         "inline description: F is missing, expected feed-forward width (F=2048 plain is the classic block)"
     )
-    assert said(txcalc.load, "D=512 L=100001 F=8") == (
+    assert refusal(txcalc.load, "D=512 L=100001 F=8") == (
         "inline description: L is '100001', expected a whole number from 1 to 100,000"
     )
 
@@ -123,7 +123,7 @@ def _changed(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", FAULTS)
 def test_descriptions(name: str) -> None:
     changes, message = FAULTS[name]
-    assert said(build, described(changes), "model.toml") == f"model.toml: {message}"
+    assert refusal(build, described(changes), "model.toml") == f"model.toml: {message}"
 
 
 PIECE: dict[str, Any] = {"name": "a", "form": "linear", "sizes": [64, 64]}
@@ -132,7 +132,7 @@ PIECE: dict[str, Any] = {"name": "a", "form": "linear", "sizes": [64, 64]}
 @pytest.mark.drawn(quick=1000)
 @pytest.mark.parametrize(("change", "expected"), REFUSED["pieces"])
 def test_pieces(change: dict[str, Any], expected: str) -> None:
-    message = said(build, described({"around": [PIECE | change]}), "model.toml")
+    message = refusal(build, described({"around": [PIECE | change]}), "model.toml")
     assert message.startswith("model.toml: around is ") and f"expected {expected}" in message
 
 
@@ -147,29 +147,29 @@ def test_pieces_that_are_good() -> None:
     )  # what was filled in is accepted
     windows = build(described({"around": [PIECE | {"at": [1, 0, 4, 4]}]}), "model.toml").ledger(tokens=5)
     assert next(entry.flops for entry in windows if entry.path.startswith("around")) == 2 * 64 * 64 * 8  # two of four
-    message = said(build, described({"around": [PIECE, PIECE]}), "model.toml")
+    message = refusal(build, described({"around": [PIECE, PIECE]}), "model.toml")
     assert message.endswith("expected pieces of different names: several are 'a'")
 
 
 def test_pieces_that_read_an_encoder_stand_beside_one() -> None:
     around = [PIECE | {"name": "k", "at": "source"}]
-    message = said(build, described({"around": around}), "model.toml")
+    message = refusal(build, described({"around": around}), "model.toml")
     assert message == (
         "model.toml: around is 'k', expected pieces that do not read an encoder's positions: this stack has no encoder"
     )
     core: dict[str, Any] = {"name": "core", "form": "crossed", "sizes": [2, 4, 4]}
     layer = {"layer": {"one": {"parts": ["pieces"], "pieces": {"leaves": [core]}}}}
     raw = {"kind": "decoder", "d_model": 8, "n_layers": 1, **layer}
-    assert "this stack has no encoder" in said(build, raw, "x")
+    assert "this stack has no encoder" in refusal(build, raw, "x")
     core |= {"form": "linear", "sizes": [8, 8], "bias": False}
     assert "Sum(width=8, sums=0)" in [str(entry.leaf) for entry in build(raw, "x").entries]  # its leaves add themselves
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_piece_reads_what_its_form_says(form: str) -> None:
-    names, made, bias, groups = FORMS[form]
+    names, make, bias, groups = FORMS[form]
     sizes = [8] * len(names)
-    plain, biased, grouped = (repr(made(*given, *sizes)) for given in ((False, 1), (True, 1), (False, 2)))
+    plain, biased, grouped = (repr(make(*flags, *sizes)) for flags in ((False, 1), (True, 1), (False, 2)))
     assert (plain != biased) == bias and (plain != grouped) == (groups is not None)
 
 
@@ -186,7 +186,7 @@ def test_a_key_by_its_old_name() -> None:
 def test_all_faults_at_once_in_the_users_own_spelling() -> None:
     changes: dict[str, Any] = {"d_model": 0, "vocab": 3, "attention": {"n_kv_heads": 3}}
     changes |= {"feed_forward": {"d_ff": -1}, "norm": {"form": "batch"}}
-    assert said(build, described(changes), "model.toml").splitlines() == [
+    assert refusal(build, described(changes), "model.toml").splitlines() == [
         "model.toml: 5 faults",
         "  vocab is not a key (did you mean vocab_size?)",
         f"  d_model is 0, {SIZE}",
@@ -198,7 +198,7 @@ def test_all_faults_at_once_in_the_users_own_spelling() -> None:
 
 def test_a_fault_that_both_halves_share_is_told_once_and_where_it_stands() -> None:
     raw = described({"kind": "encoder-decoder", "d_model": 0, "decoder": {"n_layers": 0}})
-    assert said(build, raw, "model.toml").splitlines() == [
+    assert refusal(build, raw, "model.toml").splitlines() == [
         "model.toml: 2 faults",
         f"  d_model is 0, {SIZE}",
         f"  decoder.n_layers is 0, {SIZE}",

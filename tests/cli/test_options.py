@@ -65,8 +65,8 @@ def test_an_option_means_the_same_in_every_command() -> None:
     ],
 )
 def test_old_names_are_read_and_not_shown(old: str, new: str) -> None:
-    found = run(f"{old} --json")
-    assert found[0] == 0 and found == run(f"{new} --json")
+    outcome = run(f"{old} --json")
+    assert outcome[0] == 0 and outcome == run(f"{new} --json")
     shown = run(f"{old.split()[0]} --help", 200)[1]
     names = {word.partition("=")[0] for word in old.split()} & kind(old.split()[0]).renamed.keys()
     assert names and not [name for name in names if f" {name} " in shown]
@@ -86,15 +86,15 @@ def test_help_is_in_groups_and_as_wide_as_the_terminal(
     monkeypatch.setenv("COLUMNS", str(columns))  # what a runner of tests would force is 80
     group: Any = get_command(app)
     with group.make_context("txcalc", [command]) as parent:
-        asked = group.get_command(parent, command)
-        out = asked.get_help(asked.context_class(asked, info_name=command, parent=parent))
+        subcommand = group.get_command(parent, command)
+        out = subcommand.get_help(subcommand.context_class(subcommand, info_name=command, parent=parent))
     lines = out.splitlines()
     assert max(map(len, lines)) <= columns
     assert columns < 150 or max(map(len, lines)) > 80 or command in ("entropy", "presets")
     headings = [line.removesuffix(":") for line in lines if line.endswith(":") and not line.startswith(" ")]
-    wanted = [f"Advanced, {group.lower()}" for group in GROUPS] if "Options" in headings else list(GROUPS)
-    titles = ["Options", *wanted]
-    assert [each for each in headings if each != "Arguments"] == [title for title in titles if title in headings]
+    groups = [f"Advanced, {group.lower()}" for group in GROUPS] if "Options" in headings else list(GROUPS)
+    titles = ["Options", *groups]
+    assert [name for name in headings if name != "Arguments"] == [title for title in titles if title in headings]
 
 
 def test_the_list_of_commands_cuts_no_sentence() -> None:

@@ -49,11 +49,11 @@ def figure(ledger: Ledger, name: str) -> Any:
 def read(text: str, symbols: set[Any]) -> Any:
     """The expression that a text says, as a reader would take it."""
     plain = text.replace("·", "*").replace("−", "-").replace("min(", "Min(").replace("⌈", "ceiling(").replace("⌉", ")")
-    plain = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda found: "**" + "".join(str("⁰¹²³⁴⁵⁶⁷⁸⁹".index(c)) for c in found[0]), plain)
-    known = {f"x{i}": symbol for i, symbol in enumerate(symbols)}
-    for place, symbol in known.items():
+    plain = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda match: "**" + "".join(str("⁰¹²³⁴⁵⁶⁷⁸⁹".index(c)) for c in match[0]), plain)
+    placeholders = {f"x{i}": symbol for i, symbol in enumerate(symbols)}
+    for place, symbol in placeholders.items():
         plain = re.sub(rf"(?<![\w]){re.escape(symbol.name)}(?![\w])", place, plain)
-    return sympy.sympify(plain, locals=known)
+    return sympy.sympify(plain, locals=placeholders)
 
 
 def value(formula: Sum) -> Any:
@@ -71,18 +71,18 @@ def value(formula: Sum) -> Any:
 
 def workloads(model: Model) -> list[Workload]:
     """A prefill, and where there is a cache a decode step, under every convention."""
-    apart: dict[str, Any] = {"source": 5} if model.has_encoder_apart else {}
-    made = [model.workload(2, 7, **apart), model.workload(1, 1, **apart, mla="absorbed", keep_scores=True)]
+    extra: dict[str, Any] = {"source": 5} if model.has_encoder_apart else {}
+    works = [model.workload(2, 7, **extra), model.workload(1, 1, **extra, mla="absorbed", keep_scores=True)]
     if model.description.kind in ("decoder", "encoder-decoder", "audio"):
-        made += [model.workload(3, 2, 5000, **apart, logits="last"), model.workload(1, 1, 9, **apart, mla="absorbed")]
-    return made
+        works += [model.workload(3, 2, 5000, **extra, logits="last"), model.workload(1, 1, 9, **extra, mla="absorbed")]
+    return works
 
 
 def check(model: Model) -> None:
     tree = algebra.symbolic(model)
     for work in workloads(model):
-        over, asked = algebra.over_letters(model, work)
-        numbers = algebra.values({**asked, **tree.letters})
+        over, work_letters = algebra.over_letters(model, work)
+        numbers = algebra.values({**work_letters, **tree.letters})
         ints, letters = walk(model.root, work), walk(tree.root, over)
         for name in FIGURES:
             formula = sympy.sympify(figure(letters, name))
@@ -317,10 +317,10 @@ TEXTBOOK = {
 
 
 def test_the_textbook_is_derived() -> None:
-    found = {title: [(what, write(tidy(cost))) for what, cost in steps] for title, steps in textbook.derivations()}
-    assert {title: steps[-1][1] for title, steps in found.items()} == TEXTBOOK
-    assert ("L of them", "2·L·h_kv·d_h") in found["Cache: elements that each token adds"]
-    assert found["Attention: parameters"] == [
+    derived = {title: [(what, write(tidy(cost))) for what, cost in steps] for title, steps in textbook.derivations()}
+    assert {title: steps[-1][1] for title, steps in derived.items()} == TEXTBOOK
+    assert ("L of them", "2·L·h_kv·d_h") in derived["Cache: elements that each token adds"]
+    assert derived["Attention: parameters"] == [
         ("q", "D·h·d_h"),
         ("k", "D·h_kv·d_h"),
         ("v", "D·h_kv·d_h"),
@@ -332,12 +332,12 @@ def test_the_textbook_is_derived() -> None:
 
 
 def test_each_derivation_adds_up() -> None:
-    for each in textbook.derivations():
-        sums = [i for i, step in enumerate(each.steps) if step.what == "together"]
+    for derivation in textbook.derivations():
+        sums = [i for i, step in enumerate(derivation.steps) if step.what == "together"]
         for i in sums:
-            parts = sum(step.expression for step in each.steps[:i])
-            assert sympy.expand(parts - each.steps[i].expression) == 0, each.title
-        assert sums or each.title.startswith("Cache")  # one part has no sum
+            parts = sum(step.expression for step in derivation.steps[:i])
+            assert sympy.expand(parts - derivation.steps[i].expression) == 0, derivation.title
+        assert sums or derivation.title.startswith("Cache")  # one part has no sum
 
 
 WITHOUT = "import sys; sys.modules['sympy'] = None; from txcalc.cli import entry; entry()"
@@ -413,8 +413,8 @@ def test_a_rank_of_sequence_parallel_keeps_what_training_counts(
     (piece,) = Pipeline(model, recipe).pieces
     assert 2 * row.value == activations.saved_activations(piece, recipe, model.d_model).saved
     assert row.expression.xreplace(algebra.values(letters)) == row.value
-    for each in rows:
-        assert each.expression.xreplace(algebra.values(letters)) == sympy.Rational(str(each.value)), each.path
+    for formula in rows:
+        assert formula.expression.xreplace(algebra.values(letters)) == sympy.Rational(str(formula.value)), formula.path
 
 
 EVEN, ODD = "D=64 L=8 h=8 h_kv=4 F=96 V=1024", "D=72 L=4 h=9 h_kv=3 F=99 V=251"
@@ -450,36 +450,36 @@ def test_formulas_of_every_stage_are_what_train_counts(
         rows, letters = algebra.formulas(model, model.workload(2, 48), "", layout, recipe, stage)
         numbers = algebra.values(letters)
         assert all(row.expression.xreplace(numbers) == sympy.Rational(str(row.value)) for row in rows)
-        found = {row.quantity: row.value for row in rows if not row.path}
+        totals = {row.quantity: row.value for row in rows if not row.path}
         pieces, state = timer.pipeline.of_stage(stage), rank_of(model, recipe, stage * layout.stage).state
-        assert (2 * found["params"], found["optimizer"]) == (state.parameters, state.optimizer)
-        assert 2 * found["saved"] == sum(
+        assert (2 * totals["params"], totals["optimizer"]) == (state.parameters, state.optimizer)
+        assert 2 * totals["saved"] == sum(
             activations.saved_activations(piece, recipe, model.d_model).saved for piece in pieces
         )
         leaves = [(leaf, activations.recomputed(piece, recipe)) for piece in pieces for leaf in piece.leaves]
-        assert found["flops"] == sum(leaf.flops(layout) for leaf, _ in leaves)
-        assert found["training"] == sum(
+        assert totals["flops"] == sum(leaf.flops(layout) for leaf, _ in leaves)
+        assert totals["training"] == sum(
             leaf.flops(layout)
-            * (passes(leaf.entry) + Fraction(leaf.recomputed_in(recompute, again), len(leaf.layers) or 1))
-            for leaf, again in leaves
+            * (passes(leaf.entry) + Fraction(leaf.recomputed_in(recompute, recomputed_parts), len(leaf.layers) or 1))
+            for leaf, recomputed_parts in leaves
         )
         cores = [leaf for leaf, _ in leaves if leaf.entry.kind == "attention_core" and layout.cp > 1]
-        sent = [(each, 1) for piece in pieces for each in timer.sends(piece)]
+        sent = [(message, 1) for piece in pieces for message in timer.sends(piece)]
         joins = [join for piece in pieces for join in piece.collectives]
-        sent += [(each, join.entry.runs * join.passes[0]) for join in joins for each in timer.exchanged(join)]
+        sent += [(message, join.entry.runs * join.passes[0]) for join in joins for message in timer.exchanged(join)]
         sent += [(timer.keys(leaf), leaf.entry.runs) for leaf in cores]
-        assert 2 * found.get("sent", 0) == pytest.approx(sum(each.sent * runs for each, runs in sent), rel=1e-12)
+        assert 2 * totals.get("sent", 0) == pytest.approx(sum(message.sent * runs for message, runs in sent), rel=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("layout", "said"),
+    ("layout", "message"),
     [
         (Layout(pp=2, vpp=2), "pp is 2, expected 1: only a single stack"),
         (Layout(cp=2), "cp is 2, expected 1: only a training step splits"),
         (Layout(tp=4, sp=4), "--tokens is 1022, expected a multiple of sp = 4\\n.*--source is 63, expected a"),
     ],
 )
-def test_what_is_not_written_in_letters_is_refused(layout: Layout, said: str) -> None:
+def test_what_is_not_written_in_letters_is_refused(layout: Layout, message: str) -> None:
     model = load("t5-small")
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         algebra.formulas(model, model.workload(1, 1022, source=63), layout=layout)

@@ -29,8 +29,8 @@ def rows(*argv: str) -> list[dict[str, Any]]:
     return data["rows"]
 
 
-def total(found: list[dict[str, Any]], quantity: str) -> dict[str, Any]:
-    (row,) = (row for row in found if row["part"] == "total" and row["quantity"] == quantity)
+def total(table: list[dict[str, Any]], quantity: str) -> dict[str, Any]:
+    (row,) = (row for row in table if row["part"] == "total" and row["quantity"] == quantity)
     return row
 
 
@@ -52,24 +52,24 @@ def test_the_numbers_everyone_knows() -> None:
 def test_every_value_is_the_ledgers() -> None:
     model = load("deepseek-v3")
     ledger = model.ledger(2, 3, 100, mla="absorbed")
-    found = rows("deepseek-v3", "--batch", "2", "--tokens", "3", "--past", "100", "--mla", "absorbed")
-    assert {row["part"] for row in found} > {"total", "layers.0.attention.q_b", "layers.3.experts.routed", "head"}
-    for row in found:
+    table = rows("deepseek-v3", "--batch", "2", "--tokens", "3", "--past", "100", "--mla", "absorbed")
+    assert {row["part"] for row in table} > {"total", "layers.0.attention.q_b", "layers.3.experts.routed", "head"}
+    for row in table:
         if row["quantity"] in ("params", "active", "flops", "flops_masked", "saved", "cache"):
             part = "" if row["part"] == "total" else row["part"]
             assert row["value"] == ledger.at(part).total(row["quantity"]), row
-    assert {row["part"]: row["times"] for row in found}["layers.3.attention.o"] == 58
-    assert "P" in total(found, "flops")["substituted"]
+    assert {row["part"]: row["times"] for row in table}["layers.3.attention.o"] == 58
+    assert "P" in total(table, "flops")["substituted"]
 
 
 def test_a_part_by_its_path() -> None:
-    found = rows("llama-3.1-8b", "layers.31.attention")
-    params = {row["part"].removeprefix("layers.31.attention"): row for row in found if row["quantity"] == "params"}
+    table = rows("llama-3.1-8b", "layers.31.attention")
+    params = {row["part"].removeprefix("layers.31.attention"): row for row in table if row["quantity"] == "params"}
     assert list(params) == [".q", ".k", ".v", ".o", ""]
     assert params[""]["formula"] == "2·D·d_h·(h + h_kv)"
     assert params[""]["substituted"] == "2·4096·128·(32 + 8)"
     assert params[""]["value"] == 41_943_040
-    assert all(row["times"] == 1 for row in found)
+    assert all(row["times"] == 1 for row in table)
 
 
 def test_without_a_model_the_rules_are_derived() -> None:
@@ -84,7 +84,7 @@ def test_without_a_model_the_rules_are_derived() -> None:
         assert line in result.stdout
     data = json.loads(run("--json").stdout)
     assert data["schema"] == "txcalc/formula/1" and data["model"] is None
-    last = [each["steps"][-1]["formula"] for each in data["derivations"]]
+    last = [derivation["steps"][-1]["formula"] for derivation in data["derivations"]]
     assert last[:6] == ["4·D²", "8·D²", "8·D²", "12·L·D²", "2·V·D", "2·L·D"]
     assert data["derivations"][5]["steps"][1] == {
         "step": "L of them",
@@ -105,9 +105,9 @@ def test_a_table_shows_letters_over_numbers() -> None:
 def test_a_part_that_costs_the_same_in_several_layer_kinds_is_shown_once() -> None:
     markdown = run("gemma-3-27b", "--format", "markdown").stdout
     assert "| layers.0.attention | L_global + L_local | 2·d_h·(D·(h + h_kv) + 1) |" in markdown
-    held = markdown.split("elements in total")[1].split("Elements kept")[0]
-    assert "| layers.0.attention | L_local | 2·min(T, W)·h_kv·d_h |" in held
-    assert "| layers.5.attention | L_global | 2·T·h_kv·d_h |" in held
+    cache_section = markdown.split("elements in total")[1].split("Elements kept")[0]
+    assert "| layers.0.attention | L_local | 2·min(T, W)·h_kv·d_h |" in cache_section
+    assert "| layers.5.attention | L_global | 2·T·h_kv·d_h |" in cache_section
     parts = [row["part"] for row in rows("gemma-3-27b") if row["quantity"] == "params"]
     assert {"layers.0.attention.q", "layers.5.attention.q"} < set(parts)
 
@@ -156,9 +156,9 @@ def test_a_whole_model_is_a_latex_document_within_its_margins(name: str, tmp_pat
 @pytest.mark.slow
 def test_a_training_step_in_letters() -> None:
     """FLOPs with what is computed again, what is kept, and the optimizer's bytes: each is what `show` says."""
-    asked = ("llama-3.1-8b", "--tokens", "8k", "--optimizer", "adamw", "--recompute")
+    arguments = ("llama-3.1-8b", "--tokens", "8k", "--optimizer", "adamw", "--recompute")
     ledger = load("llama-3.1-8b").ledger(1, 8192)
-    blocks = rows(*asked, "blocks")
+    blocks = rows(*arguments, "blocks")
     step = show("llama-3.1-8b", tokens="8k", optimizer="adamw", recompute="blocks").training
     assert step is not None
     training, state, saved = (total(blocks, quantity) for quantity in ("training", "optimizer", "saved"))
@@ -167,7 +167,7 @@ def test_a_training_step_in_letters() -> None:
     assert state["value"] == step.optimizer_bytes == 8 * load("llama-3.1-8b").params
     assert saved["formula"] == "B·T·D·(L + 2)"  # of each block its input
     assert 2 * saved["value"] + 4 * 8192 == step.saved_bytes  # and the final norm's statistics
-    core = rows(*asked, "core")
+    core = rows(*arguments, "core")
     assert total(core, "training")["value"] == training_flops(ledger, "core")
     kept = [total(core, quantity)["value"] for quantity in ("saved", "saved_scores")]
     assert kept == [ledger.total("saved")] * 2  # no kernel keeps the attention matrix
@@ -180,10 +180,10 @@ def test_a_training_step_in_letters() -> None:
 @pytest.mark.parametrize("source", ["gpt2", "gemma-2-9b", "t5-small"])
 def test_layers_that_are_recomputed_are_counted_apart(source: str) -> None:
     """Each figure is what `show` says; of 8-bit states with their scales, which small tensors have not."""
-    asked: dict[str, Any] = {"tokens": 64, "recompute": "every:5", "optimizer": "adamw-8bit"}
-    found, step = formula(source, **asked).rows, show(source, **asked).training
+    options: dict[str, Any] = {"tokens": 64, "recompute": "every:5", "optimizer": "adamw-8bit"}
+    table, step = formula(source, **options).rows, show(source, **options).training
     assert step is not None
-    sums = {row.quantity: row for row in found if row.part in ("", "total")}
+    sums = {row.quantity: row for row in table if row.part in ("", "total")}
     assert sums["training"].value == step.flops > 3 * load(source).ledger(1, 64).total("flops")
     assert sums["optimizer"].value == step.optimizer_bytes
     assert "L_" in sums["training"].formula and "⌈" in sums["optimizer"].formula
@@ -193,9 +193,9 @@ def test_layers_that_are_recomputed_are_counted_apart(source: str) -> None:
 @pytest.mark.parametrize(("source", "layout"), [("gpt2", "fsdp=7"), ("llama-3.1-8b", "fsdp=1000,tp=2")])
 def test_a_share_of_every_weight(source: str, layout: str) -> None:
     """The first rank's rows of each, which `show` counts in fp32, and its optimizer's state."""
-    asked: dict[str, Any] = {"tokens": 64, "optimizer": "adamw-8bit", "layout": layout}
-    sums = {row.quantity: row for row in formula(source, **asked).rows if row.part in ("", "total")}
-    step = show(source, **asked).training
+    options: dict[str, Any] = {"tokens": 64, "optimizer": "adamw-8bit", "layout": layout}
+    sums = {row.quantity: row for row in formula(source, **options).rows if row.part in ("", "total")}
+    step = show(source, **options).training
     assert step is not None
     assert 4 * sums["params"].value == step.parameters_bytes
     assert sums["optimizer"].value == step.optimizer_bytes

@@ -92,7 +92,7 @@ def test_an_entry_prints_as_its_path(deepseek: Ledger) -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "said"),
+    ("work", "message"),
     [
         ({"batch": 0}, "batch is 0, expected a whole number from 1 to 1,000,000,000,000"),
         ({"tokens": -1}, "tokens is -1, expected a whole number from 1 to 1,000,000,000,000"),
@@ -106,10 +106,10 @@ def test_an_entry_prints_as_its_path(deepseek: Ledger) -> None:
         ({"source": 5}, "source is 5, expected nothing: gpt2 has no encoder of its own length (drop it)"),
     ],
 )
-def test_workloads_that_cannot_be(work: dict[str, object], said: str) -> None:
+def test_workloads_that_cannot_be(work: dict[str, object], message: str) -> None:
     with pytest.raises(InputError) as error:
         txcalc.load("gpt2").ledger(**work)  # type: ignore[arg-type]
-    assert str(error.value) == f"workload: {said}"
+    assert str(error.value) == f"workload: {message}"
 
 
 def test_all_faults_of_a_workload_at_once() -> None:
@@ -135,8 +135,8 @@ def test_numpy_integers_become_exact_and_floats_are_refused() -> None:
 def test_arrays_of_lengths_go_together_or_are_refused() -> None:
     numpy = pytest.importorskip("numpy")
     model = txcalc.load("gpt2")
-    both: Any = model.ledger(batch=numpy.array([[1], [2]]), tokens=numpy.array([1, 8])).total("flops")
-    assert both.tolist() == [[model.ledger(b, t).total("flops") for t in (1, 8)] for b in (1, 2)]
+    grid: Any = model.ledger(batch=numpy.array([[1], [2]]), tokens=numpy.array([1, 8])).total("flops")
+    assert grid.tolist() == [[model.ledger(b, t).total("flops") for t in (1, 8)] for b in (1, 2)]
     with pytest.raises(InputError, match="broadcast together"):
         model.ledger(batch=numpy.array([1, 2, 3]), tokens=numpy.array([1, 8]))
     with pytest.raises(InputError, match="all 0 or all above"):
@@ -213,16 +213,16 @@ def test_ranks_share_the_statistics_of_a_norm_over_columns() -> None:
     norm = Norm(width=11, form="rms", bias=False, eps=0)
     joined = Ways(tp=2).norm_statistics(norm)
     assert joined is not None and joined.width == 1  # the mean square
-    both = Ways(tp=2).norm_statistics(replace(norm, form="layer"))
-    assert both is not None and both.width == 2  # and the mean
+    moments = Ways(tp=2).norm_statistics(replace(norm, form="layer"))
+    assert moments is not None and moments.width == 2  # and the mean
     assert Ways(tp=2).norm_statistics(replace(norm, groups=2)) is None  # heads are whole on a rank
 
 
 def test_ranks_share_what_stands_between_a_projector_s_matrices() -> None:
     first, last = Linear(d_in=6, d_out=8, bias=False), Linear(d_in=8, d_out=10, bias=False)
     steps = [ProjectorStep("step", part, 1) for part in (first, Activation(width=8, form="gelu", gated=False), last)]
-    one, between, other, join = (step.part for step in Ways(tp=2).chained(steps))
-    assert (one.d_in, one.d_out, between.width, other.d_in, other.d_out, join.width) == (6, 4, 4, 4, 10, 10)
+    start, between, end, join = (step.part for step in Ways(tp=2).chained(steps))
+    assert (start.d_in, start.d_out, between.width, end.d_in, end.d_out, join.width) == (6, 4, 4, 4, 10, 10)
 
 
 def test_a_number_up_to_another() -> None:
@@ -233,7 +233,7 @@ def test_a_number_up_to_another() -> None:
 
 def test_what_learns_and_what_a_loss_reaches() -> None:
     sizes = "D=64 L=2 h=4 h_kv=2 F=96 V=99"
-    whole, tuned = (txcalc.load(sizes, more).ledger() for more in ({}, {"lora.rank": 3, "lora.modules": ["q"]}))
+    whole, tuned = (txcalc.load(sizes, changes).ledger() for changes in ({}, {"lora.rank": 3, "lora.modules": ["q"]}))
     assert learning(whole) == whole.total("params") and learning(tuned) == 2 * 3 * (64 + 64)
     indexed = txcalc.load("deepseek-v3.2").ledger()
     outside = {entry.path for entry in indexed} - {entry.path for entry in leaves_with_gradient(indexed)}
@@ -270,11 +270,11 @@ def test_what_of_a_leaf_is_as_its_operators_are() -> None:
     is one more column of the softmax, and a threshold or a gate's own function are several operators."""
     core = AttentionCore(n_heads=6, n_kv_heads=3, d_qk=4, d_v=4, span=Causal())
     plain = {"sinks": False, "biased": False, "distances": False, "softcap": None}
-    said = {}
+    properties = {}
     for name, value in {"": None, "sinks": True, "biased": True, "distances": True, "softcap": 30.0}.items():
-        one = replace(core, **({**plain, name: value} if name else plain))
-        said[name] = (one.plain, one.traffic_exact, one.operators_exact, one.masked)
-    assert said == {
+        variant = replace(core, **({**plain, name: value} if name else plain))
+        properties[name] = (variant.plain, variant.traffic_exact, variant.operators_exact, variant.masked)
+    assert properties == {
         "": (True, True, "softmax", True),
         "sinks": (False, True, "", True),
         "biased": (False, False, "softmax", True),

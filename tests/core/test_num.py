@@ -47,7 +47,7 @@ def test_the_smaller_and_the_larger(helper: Any, builtin: Any, a: int, b: int) -
 @given(st.integers(1, 5000))
 def test_the_grid_nearest_to_a_square(n: int) -> None:
     x, rows = sympy.Symbol("x", positive=True, integer=True), nearest_square(n)
-    assert n % rows == 0 and not any(n % more == 0 for more in range(rows + 1, isqrt(n) + 1))
+    assert n % rows == 0 and not any(n % divisor == 0 for divisor in range(rows + 1, isqrt(n) + 1))
     assert nearest_square(x).subs(x, n) == rows and nearest_square(36) == 6
     for dtype in (object, float):
         assert nearest_square(numpy.array([n, 24], dtype)).tolist() == [rows, 4]

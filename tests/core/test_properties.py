@@ -24,7 +24,7 @@ LINEAR_IN_BATCH = ("flops", "flops_masked", "flops_other", "saved")
 lengths = st.integers(1, 12)
 
 
-def made(raw: dict[str, Any]) -> Model:
+def model_of(raw: dict[str, Any]) -> Model:
     return build(raw, "a drawn description")
 
 
@@ -40,7 +40,7 @@ def workload(model: Model, tokens: int, past: int = 0) -> dict[str, Any]:
 @pytest.mark.slow
 @given(descriptions, lengths, lengths, st.integers(2, 5))
 def test_linear_in_the_batch(raw: dict[str, Any], tokens: int, past: int, batch: int) -> None:
-    model = made(raw)
+    model = model_of(raw)
     one, two, many = (model.ledger(batch=b, **workload(model, tokens, past)) for b in (1, 2, batch))
     once = any(stack.positions.form == "disentangled" for stack in model.stacks)
     for quantity in LINEAR_IN_BATCH:
@@ -56,7 +56,7 @@ def test_linear_in_the_batch(raw: dict[str, Any], tokens: int, past: int, batch:
 @pytest.mark.slow
 @given(descriptions, lengths, lengths)
 def test_parameters_do_not_depend_on_the_workload(raw: dict[str, Any], tokens: int, past: int) -> None:
-    model = made(raw)
+    model = model_of(raw)
     ledger = model.ledger(batch=3, **workload(model, tokens, past), logits="last", mla="absorbed", keep_scores=True)
     assert ledger.by_kind("params") == model.ledger().by_kind("params")
     assert (ledger.total("params"), ledger.total("active")) == (model.params, model.active)
@@ -66,7 +66,7 @@ def test_parameters_do_not_depend_on_the_workload(raw: dict[str, Any], tokens: i
 @given(decoders(), st.integers(1, 9), st.integers(0, 9))
 def test_a_prompt_is_the_sum_of_its_decode_steps(raw: dict[str, Any], tokens: int, past: int) -> None:
     """Of what the mask lets through; MLA in the form that does not expand the latents again."""
-    model = made(raw)
+    model = model_of(raw)
     prompt = model.ledger(tokens=tokens, past=past, mla="absorbed")
     steps = [model.ledger(past=past + i, mla="absorbed") for i in range(tokens)]
     for kind, flops in prompt.by_kind("flops_masked").items():
@@ -76,20 +76,20 @@ def test_a_prompt_is_the_sum_of_its_decode_steps(raw: dict[str, Any], tokens: in
 
 @pytest.mark.slow
 @given(decoders(window=False), lengths, lengths, st.integers(0, 9))
-def test_a_window_as_long_as_the_context_is_none(raw: dict[str, Any], tokens: int, past: int, more: int) -> None:
+def test_a_window_as_long_as_the_context_is_none(raw: dict[str, Any], tokens: int, past: int, extra: int) -> None:
     windowed = deepcopy(raw)
     for layer in windowed["layer"].values():
         if "attention" in layer:
-            layer["attention"]["window"] = tokens + past + more
-    one, other = (model.ledger(tokens=tokens, past=past) for model in (made(raw), made(windowed)))
+            layer["attention"]["window"] = tokens + past + extra
+    unlimited, limited = (model.ledger(tokens=tokens, past=past) for model in (model_of(raw), model_of(windowed)))
     for quantity in QUANTITIES:
-        assert one.by_kind(quantity) == other.by_kind(quantity), quantity
+        assert unlimited.by_kind(quantity) == limited.by_kind(quantity), quantity
 
 
 @pytest.mark.slow
 @given(decoders(), lengths, lengths)
 def test_masked_is_never_more_than_dense(raw: dict[str, Any], tokens: int, past: int) -> None:
-    ledger = made(raw).ledger(tokens=tokens, past=past)
+    ledger = model_of(raw).ledger(tokens=tokens, past=past)
     masked = ledger.by_kind("flops_masked")
     for kind, flops in ledger.by_kind("flops").items():
         assert masked[kind] == flops if kind != "attention_core" else masked[kind] <= flops
@@ -112,15 +112,15 @@ def test_all_experts_chosen_are_so_many_feed_forwards(table: dict[str, Any], wor
     all_of_them = figures(
         walk(Experts(d_model=8, n_experts=number, top_k=number, expert=channel, router=None, shared=None), work)
     )
-    one = figures(walk(channel, work))
+    single = figures(walk(channel, work))
     for quantity in set(QUANTITIES) - {"bytes"}:
-        assert all_of_them[quantity] == number * one[quantity], quantity
+        assert all_of_them[quantity] == number * single[quantity], quantity
 
 
 @given(decoders())
 def test_active_parameters_leave_out_the_experts_that_rest(raw: dict[str, Any]) -> None:
     """Total − routed experts × (1 − k/E); all else is active."""
-    ledger = made(raw).ledger()
+    ledger = model_of(raw).ledger()
     params, active = ledger.by_kind("params"), ledger.by_kind("active")
     if "experts" in raw:
         top, number = raw["experts"]["top_k"], raw["experts"]["n_experts"]
@@ -133,7 +133,7 @@ def test_active_parameters_leave_out_the_experts_that_rest(raw: dict[str, Any]) 
 def test_tying_changes_a_table_and_no_flops(raw: dict[str, Any], tokens: int) -> None:
     assume("vocab_size" in raw)
     tied, untied = (
-        made({**raw, "head": {**raw["head"], "tied": tied}}).ledger(tokens=tokens) for tied in (True, False)
+        model_of({**raw, "head": {**raw["head"], "tied": tied}}).ledger(tokens=tokens) for tied in (True, False)
     )
     table = raw["vocab_size"] * raw["d_model"]
     assert untied.total("params") == tied.total("params") + table
@@ -145,7 +145,7 @@ def test_tying_changes_a_table_and_no_flops(raw: dict[str, Any], tokens: int) ->
 @pytest.mark.slow
 @given(st.sampled_from(["encoder-decoder", "audio"]).flatmap(FAMILIES.__getitem__), lengths, lengths)
 def test_a_decode_step_leaves_the_encoder_alone(raw: dict[str, Any], past: int, source: int) -> None:
-    model = made(raw)
+    model = model_of(raw)
     step = model.ledger(past=past, source=source)
     assert step.at("encoder").total("flops") == step.at("encoder").total("flops_other") == 0
     cross = [entry for entry in step if "cross_attention" in map(str, entry.steps)]
@@ -158,7 +158,7 @@ def test_a_decode_step_leaves_the_encoder_alone(raw: dict[str, Any], past: int, 
 @given(decoders(), st.integers(0, 3), lengths)
 def test_splitting_a_layer_group_changes_no_total(raw: dict[str, Any], first: int, tokens: int) -> None:
     raw["shared_layers"] = False
-    stack = made(raw).root
+    stack = model_of(raw).root
     assert isinstance(stack, Stack)
     groups: list[LayerGroup] = []
     for group in stack.groups:
@@ -178,7 +178,7 @@ def test_splitting_a_layer_group_changes_no_total(raw: dict[str, Any], first: in
 def test_the_parts_sum_to_the_whole(raw: dict[str, Any], tokens: int) -> None:
     """By kind, one step below the root, and over every leaf of every copy (a share of an expert is a fraction)."""
     raw = {**raw, "shared_layers": False}  # each copy would have all the weights that they share
-    ledger = made(raw).ledger(tokens=tokens)
+    ledger = model_of(raw).ledger(tokens=tokens)
     leaves = set(leaf_paths(ledger))
     first_steps = {path.split(".")[0] for path in leaves}
     for quantity in QUANTITIES:
@@ -192,40 +192,40 @@ def test_the_parts_sum_to_the_whole(raw: dict[str, Any], tokens: int) -> None:
 
 def leaf_paths(ledger: Ledger) -> list[str]:
     """The path of every leaf, every copy apart."""
-    found = []
+    all_paths = []
     for entry in ledger:
         paths = [""]
         for step in entry.steps:
             names = [step.name] if step.indices is None else [f"{step.name}.{i}" for i in step.indices]
             paths = [f"{above}.{name}".lstrip(".") for above in paths for name in names]
-        found += paths
-    return found
+        all_paths += paths
+    return all_paths
 
 
 @given(decoders(), st.integers(0, 80), st.integers(1, 9))
 def test_the_cache_grows_as_it_says(raw: dict[str, Any], past: int, tokens: int) -> None:
-    """Once every window is full: held = growth·S + constant; before that it only holds what there is."""
-    model = made(raw)
+    """Once every window is full: elements = growth·S + constant; before that it only holds what there is."""
+    model = model_of(raw)
     ledger = model.ledger(tokens=tokens, past=past)
-    growth, constant, held = ledger.cache_terms
+    growth, constant, elements = ledger.cache_terms
     keys = past + tokens
-    assert held == ledger.total("cache") <= growth * keys + constant
+    assert elements == ledger.total("cache") <= growth * keys + constant
     windows = [attention.get("window") for attention in model.description.last.attentions]
     if all(window is None or window <= keys for window in windows):
-        assert held == growth * keys + constant
-        assert model.ledger(tokens=tokens + 1, past=past).total("cache") == held + growth
-    assert model.ledger(tokens=1, past=keys - 1).total("cache") == held
+        assert elements == growth * keys + constant
+        assert model.ledger(tokens=tokens + 1, past=past).total("cache") == elements + growth
+    assert model.ledger(tokens=1, past=keys - 1).total("cache") == elements
 
 
 @given(st.sampled_from(["encoder", "vision"]).flatmap(FAMILIES.__getitem__), lengths)
 def test_encoders_keep_nothing(raw: dict[str, Any], tokens: int) -> None:
-    assert made(raw).ledger(tokens=tokens).cache_terms == (0, 0, 0)
+    assert model_of(raw).ledger(tokens=tokens).cache_terms == (0, 0, 0)
 
 
 @pytest.mark.slow
 @given(decoders(), lengths)
 def test_conventions_change_only_what_they_say(raw: dict[str, Any], tokens: int) -> None:
-    model = made(raw)
+    model = model_of(raw)
     plain, last = model.ledger(tokens=tokens), model.ledger(tokens=tokens, logits="last")
     eager, absorbed = model.ledger(tokens=tokens, keep_scores=True), model.ledger(tokens=tokens, mla="absorbed")
     head = plain.by_kind("flops").get("head", 0)
@@ -256,17 +256,17 @@ def test_every_weight_is_read_once(kind: type, data: st.DataObject) -> None:
 def test_a_leaf_says_what_it_keeps_for_later_tokens(kind: type, data: st.DataObject) -> None:
     """Pages hold at least what is needed, and no window keeps more than all; a state is whole, whatever the pages."""
     leaf, work = data.draw(LEAVES[kind]), data.draw(workloads)
-    growth, constant, held = leaf.cache(work)
-    assert (leaf.cache_kind == "nothing") == (growth == constant == held == 0)
+    growth, constant, elements = leaf.cache(work)
+    assert (leaf.cache_kind == "nothing") == (growth == constant == elements == 0)
     assert leaf.cache_kind in ("nothing", "tokens", "steps", "source", "state")
     assert growth == 0 or leaf.cache_kind in ("tokens", "steps")
     if leaf.cache_kind != "nothing":
         assert leaf.describe_cache().endswith("elements")
     block, chunk = data.draw(st.integers(1, 64)), data.draw(st.integers(1, 64))
-    assert leaf.dense(work) >= held
-    assert leaf.paged(work, block, chunk) >= held
+    assert leaf.dense(work) >= elements
+    assert leaf.paged(work, block, chunk) >= elements
     if leaf.cache_kind in ("nothing", "state"):
-        assert leaf.dense(work) == leaf.paged(work, block, chunk) == held
+        assert leaf.dense(work) == leaf.paged(work, block, chunk) == elements
 
 
 @pytest.mark.slow
@@ -275,7 +275,7 @@ def test_a_leaf_says_what_it_keeps_for_later_tokens(kind: type, data: st.DataObj
 @given(data=st.data())
 def test_what_costs_nothing_is_not_there(family: str, data: st.DataObject) -> None:
     """No figure is negative, every entry has a kind of the table, paths are unique."""
-    ledger = made(data.draw(FAMILIES[family])).ledger(tokens=data.draw(lengths))
+    ledger = model_of(data.draw(FAMILIES[family])).ledger(tokens=data.draw(lengths))
     paths = leaf_paths(ledger)
     assert len(paths) == len(set(paths))
     for entry in ledger:

@@ -37,8 +37,8 @@ def figures(ledger: Ledger) -> dict[str, Any]:
     result = {quantity: ledger.total(quantity) for quantity in QUANTITIES}
     for quantity in QUANTITIES:
         result |= {f"{quantity} of {kind}": value for kind, value in ledger.by_kind(quantity).items()}
-    growth, constant, held = ledger.cache_terms
-    return result | {"cache growth": growth, "cache constant": constant, "cache held": held}
+    growth, constant, elements = ledger.cache_terms
+    return result | {"cache growth": growth, "cache constant": constant, "cache held": elements}
 
 
 def variant(j: int) -> Any:

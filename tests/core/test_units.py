@@ -33,7 +33,7 @@ def test_refused_as_tokens(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("16Gb", "memory is '16Gb', expected a size in bytes: Gb may mean bits (16GB, or 2GB if it does)"),
         (
@@ -46,10 +46,10 @@ def test_refused_as_tokens(text: str) -> None:
         ("24.0", "memory is '24.0', expected a size with its unit (24.0GB)"),
     ],
 )
-def test_refused_as_memory(text: str, said: str) -> None:
+def test_refused_as_memory(text: str, message: str) -> None:
     with pytest.raises(InputError) as error:
         parse_bytes(text)
-    assert str(error.value) == said
+    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(("number", "words"), UNITS["short"])

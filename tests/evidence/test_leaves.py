@@ -23,9 +23,9 @@ def test_leaves_that_are_listed_have_theorems_each_by_itself() -> None:
     """Where it stands in the list, how often and under which name is the list's; of other sizes it is the same."""
     model = config("mobilebert-uncased")
     assert inherited(model, "flops") == ("listed", "all B, T ≥ 1, each listed leaf separately")
-    named = {unit.name: unit for unit in units(model)}
-    assert {*named} >= {"leaf linear", "leaf attention", "leaf scale", "leaf table"}
-    assert {*named["leaf linear"].values} == {"leaf.d_in", "leaf.d_out"}
+    by_name = {unit.name: unit for unit in units(model)}
+    assert {*by_name} >= {"leaf linear", "leaf attention", "leaf scale", "leaf table"}
+    assert {*by_name["leaf linear"].values} == {"leaf.d_in", "leaf.d_out"}
 
 
 @pytest.mark.parametrize(("owner", "wrong", "lost"), [(pieces, "_positions", "flops"), (Filter, "weights", "params")])
@@ -35,16 +35,16 @@ def test_a_changed_formula_of_a_leaf_inherits_nothing(
     model = config("swin-tiny")
     assert {"params", "flops"} <= theorems.inheritance(model).keys()
     right = getattr(owner, wrong)
-    monkeypatch.setattr(owner, wrong, lambda *given: right(*given) * 2)
+    monkeypatch.setattr(owner, wrong, lambda *arguments: right(*arguments) * 2)
     assert lost not in theorems.inheritance(model)
 
 
-def leaf(form: str, sizes: list[int], **said: Any) -> Unit:
+def leaf(form: str, sizes: list[int], **options: Any) -> Unit:
     """The structure of a leaf that is listed by itself."""
-    listed = [{"name": "x", "form": form, "sizes": sizes, **said}]
-    own: dict[str, Any] = {"kind": "encoder", "d_model": 6, "n_layers": 1, "around": listed, "vocab_size": 50}
-    own |= {"attention": {"n_heads": 2}, "feed_forward": {"d_ff": 8}}
-    return next(unit for unit in units(build(own, "listed")) if unit.listed)
+    listed = [{"name": "x", "form": form, "sizes": sizes, **options}]
+    raw: dict[str, Any] = {"kind": "encoder", "d_model": 6, "n_layers": 1, "around": listed, "vocab_size": 50}
+    raw |= {"attention": {"n_heads": 2}, "feed_forward": {"d_ff": 8}}
+    return next(unit for unit in units(build(raw, "listed")) if unit.listed)
 
 
 def undivided(tokens: Any, at: list[Any]) -> Any:
@@ -59,11 +59,11 @@ def test_a_leaf_weighs_and_costs_what_its_module_does(form: str) -> None:
     pytest.importorskip("torch")
     from txcalc.verification.leaves import rows
 
-    said: dict[str, Any] = {"bias": True} if FORMS[form].bias else {}
-    said |= {"groups": 2} if FORMS[form].groups else {}
-    said |= {"keys": [1, 0, 3] if form == "reading" else "batch"} if form in ("reading", "scores") else {}
-    said |= {"shared": True} if form == "linear" else {}
-    assert all(row.equal for row in rows(leaf(form, [4, 6, 3, 2][: len(FORMS[form].sizes)], **said))[0])
+    options: dict[str, Any] = {"bias": True} if FORMS[form].bias else {}
+    options |= {"groups": 2} if FORMS[form].groups else {}
+    options |= {"keys": [1, 0, 3] if form == "reading" else "batch"} if form in ("reading", "scores") else {}
+    options |= {"shared": True} if form == "linear" else {}
+    assert all(row.equal for row in rows(leaf(form, [4, 6, 3, 2][: len(FORMS[form].sizes)], **options))[0])
 
 
 @pytest.mark.drawn(1)
@@ -87,7 +87,7 @@ def test_a_wrong_formula_of_a_leaf_is_refuted_by_name(
     from txcalc.verification.prove import prove
 
     where: dict[str, Any] = {"keys": [1, 0, 3]} if unit[0] == "scores" else {"at": [2, 3, 5, 4]}
-    said = leaf(*unit, **where)
-    assert all(row.equal for row in prove(said)[1]) and said.name == f"leaf {unit[0]}"
+    leaf_unit = leaf(*unit, **where)
+    assert all(row.equal for row in prove(leaf_unit)[1]) and leaf_unit.name == f"leaf {unit[0]}"
     monkeypatch.setattr(owner, method, wrong(getattr(owner, method)))
-    assert any(row.path == "leaf" and not row.equal for row in prove(said)[1])
+    assert any(row.path == "leaf" and not row.equal for row in prove(leaf_unit)[1])

@@ -50,12 +50,12 @@ def test_there_is_evidence() -> None:
 
 @evidence
 def test_it_says_where_when_and_how_it_was_made(path: Path) -> None:
-    found = read(path)
-    assert {"kind", "name", "torch", "memory_bytes", "clock"} <= found["device"].keys()
-    assert found["device"]["kind"] in ("cpu", "cuda")
-    assert found["device"]["kind"] == "cpu" or found["device"]["driver"]
-    assert found["command"].startswith("txcalc ")
-    hardware.parse(found["ceilings"]["accelerator"], "measured", path.name)
+    document = read(path)
+    assert {"kind", "name", "torch", "memory_bytes", "clock"} <= document["device"].keys()
+    assert document["device"]["kind"] in ("cpu", "cuda")
+    assert document["device"]["kind"] == "cpu" or document["device"]["driver"]
+    assert document["command"].startswith("txcalc ")
+    hardware.parse(document["ceilings"]["accelerator"], "measured", path.name)
 
 
 @evidence
@@ -102,9 +102,9 @@ def test_its_predictions_are_those_of_today(path: Path) -> None:
         model = model if item["layers"] == item["of_layers"] else reference.truncate(model, item["layers"])
         assert item["params"] == model.params, name
         rows = [row for step in item["steps"].values() for row in step.get("wholes", ())]
-        found = [(row, today(row[1], row[3], model, item["dtype"])) for row in rows]
-        assert [(row, now) for row, now in found if now is not None and row[4] != now] == [], name
-        assert {"params", "flops"} & {row[1] for row, now in found if now is not None}, name
+        predictions = [(row, today(row[1], row[3], model, item["dtype"])) for row in rows]
+        assert [(row, now) for row, now in predictions if now is not None and row[4] != now] == [], name
+        assert {"params", "flops"} & {row[1] for row, now in predictions if now is not None}, name
 
 
 @pytest.mark.slow
@@ -112,17 +112,17 @@ def test_its_predictions_are_those_of_today(path: Path) -> None:
 def test_it_has_the_whole_list(path: Path) -> None:
     from txcalc.verification import suite
 
-    found = read(path)
-    listed = {item.name: item for item in suite.LISTS[found["device"]["kind"]]}
-    assert found["items"].keys() == listed.keys()
-    for name, item in found["items"].items():
+    document = read(path)
+    listed = {item.name: item for item in suite.LISTS[document["device"]["kind"]]}
+    assert document["items"].keys() == listed.keys()
+    for name, item in document["items"].items():
         if "refused" in item:  # by a card too small for one layer, with its reason
-            assert found["device"]["kind"] == "cuda" and "free" in item["refused"], name
+            assert document["device"]["kind"] == "cuda" and "free" in item["refused"], name
             continue
         assert item["steps"].keys() == {step for step, _ in suite.steps_of(listed[name])}, name
         for step in item["steps"].values():
             assert "failed" not in step, name
-            assert "refused" not in step or (found["device"]["kind"] == "cuda" and "free" in step["refused"]), name
+            assert "refused" not in step or (document["device"]["kind"] == "cuda" and "free" in step["refused"]), name
 
 
 @evidence
@@ -179,9 +179,9 @@ def test_what_deploy_sets_aside_is_near(path: Path) -> None:
 @evidence
 def test_a_training_step_holds_what_train_says(path: Path) -> None:
     """Within 5 %; of reserved bytes, on CUDA, see `planning.training.memory.RESERVED`."""
-    held = [figure for figure in figures(path, "memory of training") if "reserved" not in figure["load"]]
-    assert held and all(figure["measured"] == pytest.approx(figure["predicted"], rel=0.05) for figure in held), held
-    assert len(figures(path, "speed of training")) == len(held)
+    rows = [figure for figure in figures(path, "memory of training") if "reserved" not in figure["load"]]
+    assert rows and all(figure["measured"] == pytest.approx(figure["predicted"], rel=0.05) for figure in rows), rows
+    assert len(figures(path, "speed of training")) == len(rows)
 
 
 @evidence
@@ -221,15 +221,15 @@ def test_fewer_heads_for_keys_cache_less_and_take_less(path: Path) -> None:
 
 @evidence
 def test_absorbed_latents_take_less(path: Path) -> None:
-    both = 0
+    pairs = 0
     for _, item in items(path):
         timed = [f for step in item["steps"].values() for f in step.get("figures", ()) if f["quantity"] == "time"]
         whole = {figure["load"]: figure["measured"] for figure in timed if not figure["part"]}
-        for work, taken in whole.items():
+        for work, seconds in whole.items():
             absorbed = whole.get(f"{work}, latents absorbed")
-            both += absorbed is not None
-            assert absorbed is None or absorbed < taken, work
-    assert both
+            pairs += absorbed is not None
+            assert absorbed is None or absorbed < seconds, work
+    assert pairs
 
 
 @evidence
@@ -238,11 +238,11 @@ def test_each_of_its_numbers_is_held(path: Path, tmp_path: Path) -> None:
     rules = {"peak memory": test_no_peak_is_below_the_least_and_all_are_near, "time": test_no_time_is_below_its_floor}
     for quantity, rule in rules.items():
         for number in (0, len(figures(path, quantity)) - 1):
-            found, changed = read(path), tmp_path / "changed.json"
-            steps = [step for item in found["items"].values() for step in item["steps"].values()]
+            document, changed = read(path), tmp_path / "changed.json"
+            steps = [step for item in document["items"].values() for step in item["steps"].values()]
             mine = [f for step in steps for f in step.get("figures", ()) if f["quantity"] == quantity]
             mine[number]["measured"] = mine[number]["floor"] * 0.999 - 1
-            changed.write_text(json.dumps(found))
+            changed.write_text(json.dumps(document))
             with pytest.raises(AssertionError):
                 rule(changed)
 
@@ -252,7 +252,7 @@ CARDS = [folder() / f"{card}.json" for card in ("h100", "h200")]
 
 def test_the_readme_says_what_was_found_on_the_gpus() -> None:
     """Its numbers are those of the files."""
-    said, crossings = set(), []
+    sentences, crossings = set(), []
     for path in CARDS:
         every = [item for _, item in items(path)]
         compared = sum(step.get("compared", 0) for item in every for step in item["steps"].values())
@@ -262,7 +262,7 @@ def test_the_readme_says_what_was_found_on_the_gpus() -> None:
         peaks = figures(path, "peak memory")
         over = max(abs(figure["measured"] / figure["predicted"] - 1) for figure in peaks)
         crossings += [f for f in figures(path, "attention outweighs the feed-forward") if "times" in f["load"]]
-        said.add(
+        sentences.add(
             f"on an H100 and an H200: {len(models)} models ({len(cut)} of them with fewer layers) "
             f"and {len(sources - models)} small shapes. On each card all {compared:,} counts are equal. All "
             f"{len(peaks)} memory peaks are within {100 * over:.1f} % of a dry run"
@@ -270,7 +270,7 @@ def test_the_readme_says_what_was_found_on_the_gpus() -> None:
     (h100, first), (h200, second) = ((f"{f['measured']:,.0f}", f"{f['predicted']:,.0f}") for f in crossings)
     crossed = f"from {h100} tokens on the H100 (predicted from the card's measured rates: {first}), and from {h200} on "
     crossed += f"the H200 (predicted: {second})"
-    (sentence,) = said
+    (sentence,) = sentences
     text = " ".join((folder().parents[1] / "README.md").read_text().split())
     assert sentence in text and crossed in text
 
@@ -282,27 +282,27 @@ def test_the_page_says_what_was_found_on_the_gpus() -> None:
     prompts = [figure for path in CARDS for figure in figures(path, "peak memory") if "prefill" in figure["load"]]
     most = max(figure["measured"] / figure["planned"] for figure in prompts)
     assert f"Prefill takes up to {100 * (most - 1):.0f} % more than predicted" in text
-    steps, dense, apart, clocks = [], [], [], []
+    steps, dense, slowest, clocks = [], [], [], []
     for path in CARDS:
-        taken = [f["measured"] / f["predicted"] for f in figures(path, "time") if "cross-entropy" in f["load"]]
-        steps.append(f"{min(taken):.2f} to {max(taken):.2f}")
+        step_ratios = [f["measured"] / f["predicted"] for f in figures(path, "time") if "cross-entropy" in f["load"]]
+        steps.append(f"{min(step_ratios):.2f} to {max(step_ratios):.2f}")
         captured = {
             name: [f["measured"] / f["predicted"] for step in item["steps"].values() for f in step.get("figures", ())
                    if f["load"].endswith("captured")]
             for name, item in items(path)
         }  # fmt: skip
-        plain = [found for name, ratios in captured.items() if name.startswith(("llama", "qwen", "the cache"))
-                 for found in ratios]  # fmt: skip
+        plain = [ratio for name, ratios in captured.items() if name.startswith(("llama", "qwen", "the cache"))
+                 for ratio in ratios]  # fmt: skip
         dense.append(f"{min(plain):.2f} to {max(plain):.2f}")
-        apart.append([f"{max(captured[name]):.1f}" for name in ("gpt2", "mamba2-2.7b", "gpt-oss-20b")])
+        slowest.append([f"{max(captured[name]):.1f}" for name in ("gpt2", "mamba2-2.7b", "gpt-oss-20b")])
         first, last = (int(clock["clocks.sm"]) for clock in read(path)["ceilings"]["clocks"])
         clocks.append(f"from {first:,} to {last:,} MHz")
     assert f"They took {steps[0]} times as long as predicted on the H100, {steps[1]} on the H200" in text
     assert f"Llama and Qwen took {dense[0]} times as long as expected on the H100, {dense[1]} on the H200" in text
-    gpt2, mamba, oss = (" and ".join(pair) for pair in zip(*apart, strict=True))
+    gpt2, mamba, oss = (" and ".join(pair) for pair in zip(*slowest, strict=True))
     assert f"GPT-2 in fp32 {gpt2} times, Mamba-2 {mamba}, gpt-oss {oss}." in text
     assert f"clocks fell {' and '.join(clocks)}" in text
-    held, reserved = (
+    excess, reserved = (
         [
             f["measured"] / f["predicted"] - 1
             for path in CARDS
@@ -311,10 +311,10 @@ def test_the_page_says_what_was_found_on_the_gpus() -> None:
         ]
         for kind in (False, True)
     )
-    near = 100 * sorted(held[: len(held) // 2])[4]
-    assert f"allocated at most {100 * max(held):.1f} % more than `train` predicts (five of them {near:.1f} %)" in text
-    more = f"{100 * min(reserved):.1f} to {100 * max(reserved):.1f}"
-    assert f"the allocator reserved {more} % more than predicted" in text
+    near = 100 * sorted(excess[: len(excess) // 2])[4]
+    assert f"allocated at most {100 * max(excess):.1f} % more than `train` predicts (five of them {near:.1f} %)" in text
+    span = f"{100 * min(reserved):.1f} to {100 * max(reserved):.1f}"
+    assert f"the allocator reserved {span} % more than predicted" in text
 
 
 @pytest.mark.parametrize(("card", "file"), [("h100-sxm", "h100"), ("h200", "h200")])
@@ -337,7 +337,7 @@ def test_what_is_less_than_a_hundredth_of_a_peak_is_not_named() -> None:
         beside={"fragments": 30},
         above={"for it": 1090},
     )
-    (table,) = (one for one in near([("m", figure)]) if one.title.startswith("Peak memory"))
+    (table,) = (candidate for candidate in near([("m", figure)]) if candidate.title.startswith("Peak memory"))
     assert [str(row[0].text).strip() for row in table.rows if len(row)][-1] == "1.064 KiB for it; 30 B fragments"
 
 
@@ -353,13 +353,13 @@ def test_it_is_shown(path: Path) -> None:
 
 def test_a_number_that_was_changed_is_seen(tmp_path: Path) -> None:
     """The rules above are no formality: a peak a little lower, and a time under its floor, break them."""
-    found = read(FILES[0])
-    for item in found["items"].values():
+    document = read(FILES[0])
+    for item in document["items"].values():
         for step in item["steps"].values():
             for figure in step.get("figures", ()):
                 figure["measured"] *= 0.5
     path = tmp_path / "changed.json"
-    path.write_text(json.dumps(found))
+    path.write_text(json.dumps(document))
     with pytest.raises(AssertionError):
         test_no_peak_is_below_the_least_and_all_are_near(path)
     with pytest.raises(AssertionError):
@@ -367,7 +367,7 @@ def test_a_number_that_was_changed_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "cannot be read"),
         ("[]", "schema is \\[\\]"),
@@ -380,10 +380,10 @@ def test_a_number_that_was_changed_is_seen(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_file_of_measurements_is_refused(text: str, said: str, tmp_path: Path) -> None:
+def test_what_is_no_file_of_measurements_is_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "wrong.json"
     path.write_text(text)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         read_typed(path)
 
 
@@ -391,6 +391,6 @@ def test_what_is_no_file_of_measurements_is_refused(text: str, said: str, tmp_pa
 @evidence
 def test_its_times_are_predicted_as_today(path: Path) -> None:
     """Measurements stay; what stands beside them is what the library says now."""
-    again = read(path)
-    assert gpu_script.predict_again(again) == len(figures(path, "time")) + len(figures(path, "speed of training")) + 1
-    assert again == read(path), f"python tests/scripts/gpu.py --again {path}"
+    record = read(path)
+    assert gpu_script.predict_again(record) == len(figures(path, "time")) + len(figures(path, "speed of training")) + 1
+    assert record == read(path), f"python tests/scripts/gpu.py --again {path}"

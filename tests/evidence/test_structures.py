@@ -25,17 +25,17 @@ HEADS = {"attention.n_kv_heads": 4, "attention.n_heads/n_kv_heads": 2, "attentio
 
 
 def primes(number: int) -> Iterator[int]:
-    found = 11
+    candidate = 11
     while number:
-        if all(found % n for n in range(2, found)):
+        if all(candidate % n for n in range(2, candidate)):
             number -= 1
-            yield found
-        found += 1
+            yield candidate
+        candidate += 1
 
 
 def test_a_size_is_a_sum_of_products() -> None:
-    one = Size(((2, ("r",)), (1, ("s", "t")), (5, ())))
-    assert (one.over({"r": 3, "s": 5, "t": 7}), str(one)) == (2 * 3 + 35 + 5, "2·r + s·t + 5")
+    size = Size(((2, ("r",)), (1, ("s", "t")), (5, ())))
+    assert (size.over({"r": 3, "s": 5, "t": 7}), str(size)) == (2 * 3 + 35 + 5, "2·r + s·t + 5")
 
 
 def test_a_size_below_0_is_a_letter_taken_off() -> None:
@@ -45,8 +45,8 @@ def test_a_size_below_0_is_a_letter_taken_off() -> None:
 
 def test_widths_of_a_grouped_leaf_are_multiples_of_its_groups() -> None:
     piece = {"form": "grouped", "bias": False, "shared": False, "groups": 2, "sizes": [8, 6], "at": [1], "keys": ""}
-    said = [str(size) for size in leaf(piece).content["leaf"]["sizes"]]
-    assert said == ["leaf.groups·leaf.d_in", "leaf.groups·leaf.d_out"]
+    sizes = [str(size) for size in leaf(piece).content["leaf"]["sizes"]]
+    assert sizes == ["leaf.groups·leaf.d_in", "leaf.groups·leaf.d_out"]
     assert leaf(piece).values == {"leaf.groups": 2, "leaf.d_in": 4, "leaf.d_out": 3}
 
 
@@ -94,9 +94,9 @@ def test_a_width_is_divided_among_heads_where_there_are_any() -> None:
 
 def test_what_a_head_has_beyond_its_turned_part_is_a_parameter() -> None:
     """Of 8 of a head 4 are turned, of 6 of the index as many; where all are, their number is the head's."""
-    found = {unit.name: unit.description.last.layer["layer"] for unit in units(build(TINY["laguna"], "laguna"))}
-    turned = {name: str(layer.positions.get("rotary_dims")) for name, layer in found.items()}
-    attention = found["layer local"].attention
+    layers = {unit.name: unit.description.last.layer["layer"] for unit in units(build(TINY["laguna"], "laguna"))}
+    turned = {name: str(layer.positions.get("rotary_dims")) for name, layer in layers.items()}
+    attention = layers["layer local"].attention
     assert attention and turned["layer local"] == str(attention.d_head) == "2·attention.d_head/2"
     assert turned["layer wide"] == "2·positions.rotary_dims/2"
     *_, layer = units(build(TINY["compressed"], "compressed"))
@@ -108,8 +108,8 @@ def test_what_a_head_has_beyond_its_turned_part_is_a_parameter() -> None:
 def test_a_condition_holds_or_not(number: int, unequal: bool, least: bool) -> None:
     size = Size(((1, ("n",)), (-5, ())))
     for relation, holds, sign in (("!=", unequal, "≠"), (">=", least, "≥")):
-        one = Condition(size, relation)
-        assert one.holds({"n": number}) == holds and str(one) == f"n + -5 {sign} 0"
+        condition = Condition(size, relation)
+        assert condition.holds({"n": number}) == holds and str(condition) == f"n + -5 {sign} 0"
 
 
 def test_theorems_are_those_of_the_first_file_that_has_them(tmp_path: Path) -> None:

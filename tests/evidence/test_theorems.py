@@ -105,7 +105,7 @@ def test_a_figure_that_depends_on_the_number_of_layers_is_proved_for_every_numbe
     """Per-layer embeddings, and a regression on the heads of all layers."""
     assert how_known(model, "params") == Evidence("proved", "")
     assert how_known(model, "flops") == Evidence("proved", "all B, T ≥ 1")
-    assert all(known.how == "proved" for known in (show(model).known[name] for name in ("params", "flops")))
+    assert all(evidence.how == "proved" for evidence in (show(model).known[name] for name in ("params", "flops")))
 
 
 @pytest.mark.parametrize("quantity", ["params", "flops"])
@@ -197,9 +197,9 @@ def test_the_orders_of_a_window_leave_no_size_out() -> None:
     for order in orders(window=True):
         letters = order.letters(window=True)
         sizes = sympy.lambdify(letters, (order.window, order.past, order.tokens))
-        found = {sizes(*values) for values in product(range(2, 18), repeat=len(letters))}
-        passes.update(found)
-        prompts |= {(window, past) for window, past, _ in found}
+        triples = {sizes(*values) for values in product(range(2, 18), repeat=len(letters))}
+        passes.update(triples)
+        prompts |= {(window, past) for window, past, _ in triples}
     assert {passes[sizes] for sizes in product(range(2, 8), range(1, 8), range(1, 8))} == {1}
     assert prompts >= set(product(range(2, 8), range(1, 8)))
 
@@ -216,9 +216,9 @@ def test_the_cases_of_a_length_leave_none_out() -> None:
     for case in cases(unit):
         if "B" in case.ones:
             continue
-        made = [1 if "T" in case.ones else case.formulas.get("T", tokens), case.formulas.get(str(rate), rate)]
-        letters = sorted(set().union(*(sympy.sympify(side).free_symbols for side in made)), key=str)
-        sizes = sympy.lambdify(letters, made)
+        expressions = [1 if "T" in case.ones else case.formulas.get("T", tokens), case.formulas.get(str(rate), rate)]
+        letters = sorted(set().union(*(sympy.sympify(side).free_symbols for side in expressions)), key=str)
+        sizes = sympy.lambdify(letters, expressions)
         met.update(tuple(sizes(*values)) for values in product(range(2, 30), repeat=len(letters)))
     assert {met[length, pooled] for length, pooled in product(range(1, 20), range(2, 9))} == {1}
     assert cases(units(load(TOY))[0]) == [Case(), Case(("B",)), Case(("T",)), Case(("B", "T"))]
@@ -269,7 +269,7 @@ def shown(how: str, *domains: str) -> list[QuantityEvidence]:
 
 
 @pytest.mark.parametrize(
-    ("said", "domain"),
+    ("domains", "domain"),
     [
         (["all B, T ≥ 1", "all B ≥ 1"], "all B, T ≥ 1"),
         (["all B, T ≥ 1", "all B, T ≥ 2"], "all B, T ≥ 2"),
@@ -280,8 +280,8 @@ def shown(how: str, *domains: str) -> list[QuantityEvidence]:
         (["", ""], ""),
     ],
 )
-def test_several_proofs_hold_together_where_each_does(said: list[str], domain: str) -> None:
-    assert common(said) == domain and theorems.weakest(shown("proved", *said)) == ("proved", domain)
+def test_several_proofs_hold_together_where_each_does(domains: list[str], domain: str) -> None:
+    assert common(domains) == domain and theorems.weakest(shown("proved", *domains)) == ("proved", domain)
 
 
 def test_a_domain_bounds_each_length_by_itself() -> None:
@@ -308,9 +308,9 @@ def test_a_layer_inherits_from_its_parts_where_it_has_no_theorem_of_its_own() ->
     assert theorems.obstacle(layer) == "it has no theorem yet"
     borne = {part.name for part in theorems.bearing(layer)}
     assert borne == {"part attention", "part feed_forward", "leaf rms_norm", "leaf relu6"}
-    said = theorems.inheritance(model)
-    assert said["params"] == ("proved", "") and said["flops"] == ("proved", f"all B, T ≥ 1, {theorems.APART}")
-    assert not {"training flops", "cache", theorems.FUSED} & {*said}
+    evidence = theorems.inheritance(model)
+    assert evidence["params"] == ("proved", "") and evidence["flops"] == ("proved", f"all B, T ≥ 1, {theorems.APART}")
+    assert not {"training flops", "cache", theorems.FUSED} & {*evidence}
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -350,8 +350,8 @@ def test_every_other_activation_is_asked_for_by_the_key_of_its_structure(form: s
     by_form = {active: layer(active).key for active in ACTIVATIONS if active != form}
     assert len({*by_form.values()}) == len(ACTIVATIONS) - 1
     for key in by_form.values():
-        ((found, alone),) = splits.candidates(layer(form), {key})
-        assert found.key == key and alone.name == f"leaf {form}"
+        ((piece, single_leaf),) = splits.candidates(layer(form), {key})
+        assert piece.key == key and single_leaf.name == f"leaf {form}"
 
 
 @pytest.mark.parametrize("changes", [{"vision.image": 256}, {"vision.patch": 8}])
@@ -360,7 +360,7 @@ def test_pictures_of_another_size_inherit(changes: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "place"),
+    ("options", "place"),
     [
         ({"at": [0, 49, 1]}, (2, 49, 5)),
         ({"at": [1, -1, 4, 3]}, (2, 6, 5)),
@@ -369,12 +369,12 @@ def test_pictures_of_another_size_inherit(changes: dict[str, int]) -> None:
         ({"keys": "batch"}, (1, 2, 2)),
     ],
 )
-def test_where_a_leaf_works(said: dict[str, Any], place: tuple[int, int, int]) -> None:
-    assert splits.workload_at(splits.ANYWHERE | said, 2, 7, 5) == place
+def test_where_a_leaf_works(options: dict[str, Any], place: tuple[int, int, int]) -> None:
+    assert splits.workload_at(splits.ANYWHERE | options, 2, 7, 5) == place
     piece = {"name": "a", "kind": "other", "times": 1, "runs": 1, "form": "linear", "sizes": [3, 4], "bias": False}
     work = Workload(2, 7, 0, 5)
-    if said.get("keys") != "batch":
-        (entry,) = walk(Pieces(pieces=(piece | {"groups": 1} | splits.ANYWHERE | said,)), work)
+    if options.get("keys") != "batch":
+        (entry,) = walk(Pieces(pieces=(piece | {"groups": 1} | splits.ANYWHERE | options,)), work)
         assert entry.flops == 2 * place[0] * place[1] * 3 * 4
 
 
@@ -382,13 +382,13 @@ def test_sizes_outside_the_conditions_inherit_nothing() -> None:
     (unit, *_) = units(load(TOY))
     at_least = Condition(Size(((1, ("d_model",)), (-1, ("vocab_size",)))), ">=")
     kept = Theorem("frame", {q: theorems.digest(unit, q) for q in theorems.PROVED}, "all B, T ≥ 1", (at_least,))
-    further = {
+    evidence = {
         "cache": QuantityEvidence("1", "measured", "B = 2", ()),
         "masked flops": QuantityEvidence("2", "proved", "all", (at_least,)),
     }
-    for path, more in ((theorems.user_file().with_name("one.json"), {}), (theorems.user_file(), further)):
-        theorems.write(path, {"x": kept._replace(extra_quantities=more)}, {})
-        assert theorems.read(path) == {"x": kept._replace(extra_quantities=more)} and "[]" not in path.read_text()
+    for path, quantities in ((theorems.user_file().with_name("one.json"), {}), (theorems.user_file(), evidence)):
+        theorems.write(path, {"x": kept._replace(extra_quantities=quantities)}, {})
+        assert theorems.read(path) == {"x": kept._replace(extra_quantities=quantities)} and "[]" not in path.read_text()
     theorems.user_file().unlink()
     theorems.write(theorems.user_file(), {units(load(TOY, {"norm.form": "layer"}))[0].key: kept}, {})
     assert str(at_least) == "d_model + -1·vocab_size ≥ 0" and not at_least.holds(unit.values)
@@ -467,8 +467,8 @@ def test_an_entry_that_was_edited_is_not_used(tmp_path: Path, monkeypatch: pytes
 
 def test_what_has_no_theorem_yet_is_sent_to_prove_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(theorems, "theorems", lambda: store.TheoremFiles({}))
-    said = " ".join(CliRunner().invoke(app, ["show", TOY]).output.split())
-    assert "it has no theorem yet" in said and said.count("prove tries") == 1
+    output = " ".join(CliRunner().invoke(app, ["show", TOY]).output.split())
+    assert "it has no theorem yet" in output and output.count("prove tries") == 1
 
 
 # What is proved.
@@ -536,13 +536,13 @@ def test_masks_and_active_experts_are_measured(name: str, part: str, quantity: s
 
     unit = next(unit for unit in units(build(TINY[name], name)) if unit.name.endswith(part))
     evidence, rows = prove_extra(unit, theorems.FIGURES.keys() - {quantity})
-    assert {name: known[1:3] for name, known in evidence.items()} == {quantity: ("measured", domain)}
+    assert {name: shown_as[1:3] for name, shown_as in evidence.items()} == {quantity: ("measured", domain)}
     assert all(row.equal for row in rows) and sum(row.measured for row in rows) == measured
 
 
 def off_by_one(self: Window, work: Any, width: Any) -> Any:
-    held = minimum(work.keys, self.window - 1)  # as many as a later query sees, not as many as are kept
-    return Cache(0, width * self.window, width * held)
+    tokens = minimum(work.keys, self.window - 1)  # as many as a later query sees, not as many as are kept
+    return Cache(0, width * self.window, width * tokens)
 
 
 def without_window(self: Window, work: Any) -> Any:
@@ -583,9 +583,9 @@ def test_one_tensor_more_that_is_kept_is_refuted_by_name(monkeypatch: pytest.Mon
     kept, unit = Norm.saved, units(load(TOY))[1]
     assert [shown.where for shown in prove_saved(unit)[0].values()] == ["all B, T ≥ 1"] * 2
     monkeypatch.setattr(Norm, "saved", lambda self, work: 2 * kept(self, work))
-    said, rows = prove_saved(unit)
+    quantities, rows = prove_saved(unit)
     unequal = {(row.path, row.quantity) for row in rows if not row.equal}
-    assert unequal >= {("layers.0.attention_norm", quantity) for quantity in said} and len(said) == 2
+    assert unequal >= {("layers.0.attention_norm", quantity) for quantity in quantities} and len(quantities) == 2
 
 
 def wrong_groups(self: Attention) -> Any:
@@ -664,7 +664,7 @@ def test_keys_of_the_other_stream_are_refuted(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.slow
 @pytest.mark.drawn(1000)
 @pytest.mark.parametrize(
-    ("said", "true"),
+    ("text", "true"),
     [
         ("Eq(a, b)", False),
         ("Ne(a + b, 3)", True),
@@ -685,11 +685,11 @@ def test_keys_of_the_other_stream_are_refuted(monkeypatch: pytest.MonkeyPatch) -
         ("Ne(2*a - 2*b, 2)", False),
     ],
 )
-def test_what_is_true_of_all_sizes(said: str, true: bool) -> None:
+def test_what_is_true_of_all_sizes(text: str, true: bool) -> None:
     from txcalc.verification.sizes import always
 
     a, b = sympy.symbols("a b", integer=True, positive=True)
-    condition = sympy.sympify(said, locals={"a": a, "b": b, "Mod": sympy.Mod, "Max": sympy.Max})
+    condition = sympy.sympify(text, locals={"a": a, "b": b, "Mod": sympy.Mod, "Max": sympy.Max})
     assert always(condition) is true
 
 
@@ -745,8 +745,8 @@ def test_the_cache_of_pooled_tokens_is_measured_around_the_ends_of_groups(monkey
     from txcalc.verification.steps import prove_decoding
 
     unit = next(u for u in theorems.units(build(TINY["compressed"], "tiny")) if u.name == "layer pooled")
-    said, rows = prove_decoding(unit)
-    assert {shown.how for shown in said.values()} == {"measured"} and all(row.equal for row in rows)
+    quantities, rows = prove_decoding(unit)
+    assert {shown.how for shown in quantities.values()} == {"measured"} and all(row.equal for row in rows)
     right = Pool.cache
     monkeypatch.setattr(Pool, "cache", lambda self, work: right(self, work._replace(past=work.past + 1)))
     assert not all(row.equal for row in prove_decoding(unit)[1])

@@ -72,18 +72,18 @@ def test_the_evidence_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_recomputation_is_in_hfu_alone() -> None:
     model = load("gpt3-175b")
     ledger = model.ledger(1, 2048)
-    found = {mode: utilisation(model, ledger, 100, 312e12, mode) for mode in ("none", "core", "blocks")}
-    for none, core, blocks in zip(*found.values(), strict=True):
+    by_mode = {mode: utilisation(model, ledger, 100, 312e12, mode) for mode in ("none", "core", "blocks")}
+    for none, core, blocks in zip(*by_mode.values(), strict=True):
         assert none.mfu == none.hfu == core.mfu == blocks.mfu
         assert none.hfu <= core.hfu < blocks.hfu
     (half,) = utilisation(model, ledger, 100, 312e12, "blocks", share=Fraction(1, 2), names=("palm",))
     assert half.hfu == pytest.approx(half.mfu * 7 / 6)
-    assert [each.name for each in found["none"]] == list(REPORTED)
+    assert [entry.name for entry in by_mode["none"]] == list(REPORTED)
 
 
 def test_a_model_has_the_conventions_that_describe_it() -> None:
     model = load("deepseek-v3")
-    assert [each.name for each in utilisation(model, model.ledger(1, 4096), 1, 1)] == [
+    assert [entry.name for entry in utilisation(model, model.ledger(1, 4096), 1, 1)] == [
         "megatron-lm",
         "torchtitan",
         "llama-3",

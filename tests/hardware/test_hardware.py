@@ -37,38 +37,38 @@ def raw(name: str) -> dict[str, Any]:
     return tomllib.loads((folder() / "hardware" / f"{name}.toml").read_text())
 
 
-def lint(name: str, found: Mapping[str, Any]) -> list[str]:
+def lint(name: str, table: Mapping[str, Any]) -> list[str]:
     """What is wrong with a preset: another figure than the datasheet's, a sparse peak, GB for GiB, no source."""
     faults = []
     try:
-        one = hardware.parse(found, name, name)
+        card = hardware.parse(table, name, name)
     except InputError as error:
         return [str(error)]
     if name in DATASHEETS:
         sheet = DATASHEETS[name]
         of = sheet.get("devices", 1)  # whose sheet it is together; the link is each one's
         peaks = {k: Fraction(str(v)) * 10**12 / of for k, v in sheet["peaks"].items() if (name, k) not in DISPUTED}
-        if peaks != dict(one.peaks):
-            faults.append(f"peaks are {one.peaks}, the datasheet has {peaks}")
-        if one.bandwidth * of != sheet["bandwidth"] * 10**9:
+        if peaks != dict(card.peaks):
+            faults.append(f"peaks are {card.peaks}, the datasheet has {peaks}")
+        if card.bandwidth * of != sheet["bandwidth"] * 10**9:
             faults.append("bandwidth is not the datasheet's")
-        by_slot = sheet["link"] is None and "PCIe" in one.sources.get("link", "")  # a datasheet does not give it
-        if not by_slot and one.link != (None if sheet["link"] is None else Fraction(str(sheet["link"])) * 10**9):
+        by_slot = sheet["link"] is None and "PCIe" in card.sources.get("link", "")  # a datasheet does not give it
+        if not by_slot and card.link != (None if sheet["link"] is None else Fraction(str(sheet["link"])) * 10**9):
             faults.append("link is not the datasheet's, one way")
-        if (one.power and one.power * of) != sheet["power"]:
+        if (card.power and card.power * of) != sheet["power"]:
             faults.append("power is not the datasheet's")
         size, unit = sheet["memory"]
-        vendor = found["memory"].get("vendor")
+        vendor = table["memory"].get("vendor")
         if size is not None and (vendor is None or vendor["value"] != f"{size // of}{unit}"):
             faults.append(f"vendor's memory is not {size} {unit}")
     vendor, driver = (
-        parse_bytes(found["memory"][k]["value"]) if k in found["memory"] else None for k in ("vendor", "driver")
+        parse_bytes(table["memory"][k]["value"]) if k in table["memory"] else None for k in ("vendor", "driver")
     )
     if vendor and driver and not 0.93 < driver / vendor < 1.08:
         faults.append("driver and vendor differ by more than GB from GiB")
-    if "bf16" in one.peaks and one.peaks.get("fp8", 0) > Fraction(205, 100) * one.peaks["bf16"]:
+    if "bf16" in card.peaks and card.peaks.get("fp8", 0) > Fraction(205, 100) * card.peaks["bf16"]:
         faults.append("fp8 is more than twice bf16: with sparsity?")
-    if "fp8" in one.peaks and one.peaks.get("fp4", 0) > Fraction(401, 100) * one.peaks["fp8"]:
+    if "fp8" in card.peaks and card.peaks.get("fp4", 0) > Fraction(401, 100) * card.peaks["fp8"]:
         faults.append("fp4 is more than four times fp8: with sparsity?")
     return faults
 
@@ -109,9 +109,9 @@ def test_the_lint_finds_a_wrong_value(name: str, path: tuple[str, ...], value: A
 
 def test_values_of_the_list_are_in_the_units_of_their_headings() -> None:
     header, row = csv.reader(io.StringIO(as_csv(txcalc.presets("h100-sxm", hardware=True).report())))
-    found = dict(zip(header, row, strict=True))
-    assert Fraction(found["memory GiB"]) * 2**30 == hardware.load("h100-sxm").memory
-    assert (found["GB/s"], found["bf16 TFLOP/s"], found["link GB/s"], found["W"]) == ("3350", "989", "450", "700")
+    cells = dict(zip(header, row, strict=True))
+    assert Fraction(cells["memory GiB"]) * 2**30 == hardware.load("h100-sxm").memory
+    assert (cells["GB/s"], cells["bf16 TFLOP/s"], cells["link GB/s"], cells["W"]) == ("3350", "989", "450", "700")
     header, row = csv.reader(io.StringIO(as_csv(txcalc.presets("rtx-4090", hardware=True).report())))
     assert row[header.index("bf16 TFLOP/s")] == "165.15" and row[header.index("link GB/s")] == "32"
 
@@ -152,9 +152,9 @@ def test_all_faults_of_a_file_at_once() -> None:
         "peak": {"bf16": {"value": float("inf"), "source": "me"}, "fp8": 3},
         "sources": {"me": "measured"},
     }
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as refusal:
         hardware.parse(wrong, "wrong", "wrong.toml")
-    text = str(found.value)
+    text = str(refusal.value)
     for words in (
         "'bandwith' is not a key of it (did you mean bandwidth?)",
         "may mean bits",
@@ -172,8 +172,8 @@ def test_what_is_between_nodes_needs_their_size(tmp_path: Path) -> None:
     card = 'link_between = { value = "50GB", source = "me" }'
     path = tmp_path / "mine.toml"
     path.write_text(MINE.replace("[memory]", f"{card}\nnode = {{ value = 8, source = 'me' }}\n[memory]"))
-    found = hardware.load(path)
-    assert (found.link_between, found.node) == (50 * 10**9, 8)
+    accelerator = hardware.load(path)
+    assert (accelerator.link_between, accelerator.node) == (50 * 10**9, 8)
     path.write_text(MINE.replace("[memory]", f"{card}\n[memory]"))
     with pytest.raises(InputError, match="link_between needs node"):
         hardware.load(path)
@@ -199,19 +199,19 @@ def test_a_calibrated_card_is_used_by_its_name(tmp_path: Path, monkeypatch: pyte
     plain = hardware.load("h100-sxm")
     flat = {"memory": 0.5, "matmul.bf16": 0.4, "launch_s": 9e-6, "host_s": 20e-6}
     source = "measured by txcalc calibrate on a card that never was, 2026-11-22"
-    made = replace(plain, calibration=plain.efficiency.overlaid(flat, dict.fromkeys(flat, source)))
+    calibrated = replace(plain, calibration=plain.efficiency.overlaid(flat, dict.fromkeys(flat, source)))
     links = plain.efficiency.overlaid({"link": 0.5}, {"link": source}).links.values()
     assert {(link.share, link.growth, link.crowd) for link in links} == {(0.5, 0.0, 0.0)}
     fp8 = plain.efficiency.overlaid({"matmul.fp8": 0.4}, {"matmul.fp8": source}).curve("matmul", "fp8")
-    own = plain.efficiency.curve("matmul", "fp8")  # whose memory and starts stay
-    assert (fp8.compute, fp8.memory, fp8.start_s, fp8.depth_s) == (0.4, own.memory, own.start_s, own.depth_s)
+    usual = plain.efficiency.curve("matmul", "fp8")  # whose memory and starts stay
+    assert (fp8.compute, fp8.memory, fp8.start_s, fp8.depth_s) == (0.4, usual.memory, usual.start_s, usual.depth_s)
     (tmp_path / "hardware").mkdir()
-    (tmp_path / "hardware" / "h100-sxm.toml").write_text(as_toml(hardware.describe(made)))
+    (tmp_path / "hardware" / "h100-sxm.toml").write_text(as_toml(hardware.describe(calibrated)))
     before = speeds()
     monkeypatch.setenv("TXCALC_PRESETS", str(tmp_path))
-    found = hardware.load("h100").efficiency
-    assert {key: found.figures()[key] for key in flat} == flat
-    assert all(found.sources[key] == source for key in flat)
+    efficiency = hardware.load("h100").efficiency
+    assert {key: efficiency.figures()[key] for key in flat} == flat
+    assert all(efficiency.sources[key] == source for key in flat)
     assert (hardware.load("h100").link, hardware.load("h100").node) == (plain.link, plain.node)
     after = speeds()
     assert after["tpot"] > 1.5 * before["tpot"] and after["step"] > 1.5 * before["step"]
@@ -221,16 +221,16 @@ def test_a_calibrated_card_is_used_by_its_name(tmp_path: Path, monkeypatch: pyte
 def test_an_engines_kernels_stand_beside_the_others() -> None:
     before = hardware.load("a100-80gb-sxm").efficiency
     flat = {"memory": 0.5, "launch_s": 9e-6, "host_s": 20e-6, "matmul.fp8": 0.4, "attention_prefill": 0.3}
-    found = before.with_kernels("torch", flat, dict.fromkeys(flat, "here"))
-    assert (found.memory, found.launch_s, found.host_s) == (0.5, 9e-6, 20e-6)
-    assert found.cited["memory"] == found.cited["torch.matmul.fp8"] == found.cited["torch.attention.prefill"] == "here"
-    products, prompts = found.curves["torch.matmul.fp8"], found.curves["torch.attention.prefill"]
+    after = before.with_kernels("torch", flat, dict.fromkeys(flat, "here"))
+    assert (after.memory, after.launch_s, after.host_s) == (0.5, 9e-6, 20e-6)
+    assert after.cited["memory"] == after.cited["torch.matmul.fp8"] == after.cited["torch.attention.prefill"] == "here"
+    products, prompts = after.curves["torch.matmul.fp8"], after.curves["torch.attention.prefill"]
     assert (products.compute, products.memory, products.start_s, prompts.compute) == (0.4, 0.5, 9e-6, 0.3)
     assert products.quantise == before.curve("matmul", "fp8").quantise > 0
     assert prompts.score == before.curve("attention", "prefill").score > 0
-    assert found.has("torch") and not before.has("torch") and found.without("torch").curves == before.curves
-    assert {key: found.curves[key] for key in before.curves} == before.curves
-    assert not any(key.startswith("torch.") for key in found.without("torch").cited)
+    assert after.has("torch") and not before.has("torch") and after.without("torch").curves == before.curves
+    assert {key: after.curves[key] for key in before.curves} == before.curves
+    assert not any(key.startswith("torch.") for key in after.without("torch").cited)
     assert Curve() == (1, 1, 0, 0, inf, 0, 0, 0, 0, 0, 0, 2.5, 0, 0) and Link() == (1, 0, 0, 0, 0)
 
 
@@ -250,11 +250,11 @@ def test_a_description_that_is_written_reads_back(name: str) -> None:
     pytest.importorskip("tomli_w")
     import tomli_w
 
-    one = hardware.load(name)
-    one = replace(one, calibration=one.efficiency)
-    back = hardware.parse(tomllib.loads(tomli_w.dumps(hardware.describe(one))), one.name, "written.toml")
-    assert back == replace(one, sources=back.sources)
-    assert back.sources.items() <= one.sources.items()  # the vendor's memory is left out where the driver's is known
+    card = hardware.load(name)
+    card = replace(card, calibration=card.efficiency)
+    back = hardware.parse(tomllib.loads(tomli_w.dumps(hardware.describe(card))), card.name, "written.toml")
+    assert back == replace(card, sources=back.sources)
+    assert back.sources.items() <= card.sources.items()  # the vendor's memory is left out where the driver's is known
 
 
 def test_all_faults_of_a_calibration_at_once() -> None:
@@ -269,9 +269,9 @@ def test_all_faults_of_a_calibration_at_once() -> None:
         "matmul": {"bf16": {"value": 0.5, "source": "nobody"}, "bf61": {"value": 0.5, "source": "me"}},
         "speed": 3,
     }
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as refusal:
         hardware.parse(wrong, "wrong", "wrong.toml")
-    assert len(found.value.faults) == 9, found.value
+    assert len(refusal.value.faults) == 9, refusal.value
     for words in (
         "calibration.memory.value is 1.2, expected a share above 0 and at most 1",
         "calibration.link.value is 0,",
@@ -283,7 +283,7 @@ def test_all_faults_of_a_calibration_at_once() -> None:
         "calibration.matmul.bf61 is not known",
         "calibration.speed is not known, expected one of attention_prefill",
     ):
-        assert words in str(found.value), found.value
+        assert words in str(refusal.value), refusal.value
     for value in (3, {"matmul": 3}):
         with pytest.raises(InputError, match="expected a table"):
             hardware.parse({**wrong, "calibration": value}, "wrong", "wrong.toml")
@@ -353,10 +353,10 @@ def test_a_link_that_is_given_is_taken() -> None:
 
 
 def test_a_card_by_numbers() -> None:
-    one = hardware.load("16GB@500GB/s")
-    assert (one.memory, one.bandwidth, one.peaks) == (16 * 10**9, 500 * 10**9, {})
-    other = hardware.load("24GiB@1TB/s@80TFLOPS")
-    assert (other.memory, other.bandwidth, other.peak("bf16")) == (24 * 2**30, 10**12, 80 * 10**12)
+    small = hardware.load("16GB@500GB/s")
+    assert (small.memory, small.bandwidth, small.peaks) == (16 * 10**9, 500 * 10**9, {})
+    large = hardware.load("24GiB@1TB/s@80TFLOPS")
+    assert (large.memory, large.bandwidth, large.peak("bf16")) == (24 * 2**30, 10**12, 80 * 10**12)
     for text in ("16@500", "16GB@500", "16@500GB/s"):
         with pytest.raises(InputError, match="expected a size and a bandwidth with their units"):
             hardware.load(text)

@@ -46,7 +46,7 @@ def settings(explorer: Explorer, number: int, seed: int = 0) -> list[dict[str, i
     """Random values of some of the sliders: near the model's, far from them, and such as do not fit together."""
     draw = random.Random(seed)
     base = explorer.values()
-    found = []
+    chosen_settings = []
     for _ in range(number):
         chosen = {}
         for slider in explorer.sliders:
@@ -54,8 +54,8 @@ def settings(explorer: Explorer, number: int, seed: int = 0) -> list[dict[str, i
             near = (draw.randint(1, 2 * value), value, max(1, value // 2), 2 * value, 1 << draw.randint(0, 10))
             if draw.random() < 0.5:
                 chosen[slider.letter] = draw.choice(near)
-        found.append(chosen)
-    return found
+        chosen_settings.append(chosen)
+    return chosen_settings
 
 
 def workload(explorer: Explorer, values: dict[str, int]) -> dict[str, Any]:
@@ -71,29 +71,29 @@ def library(source: str, explorer: Explorer, values: dict[str, int]) -> dict[str
     except txcalc.InputError:
         return None
     ledger = model.ledger(**workload(explorer, values))
-    found: dict[str, Any] = {name: ledger.total(name) for name in TOTALS}
+    figures: dict[str, Any] = {name: ledger.total(name) for name in TOTALS}
     for quantity in ("flops", "params"):
-        found |= {f"{quantity} {kind}": value for kind, value in ledger.by_kind(quantity).items()}
-    found["cache_growth"] = ledger.cache_terms.growth
-    found["parts"] = [(entry.params, entry.flops, entry.cache) for entry in ledger]
-    found["proved"] = inherited(model, "params") is not None
-    return found
+        figures |= {f"{quantity} {kind}": value for kind, value in ledger.by_kind(quantity).items()}
+    figures["cache_growth"] = ledger.cache_terms.growth
+    figures["parts"] = [(entry.params, entry.flops, entry.cache) for entry in ledger]
+    figures["proved"] = inherited(model, "params") is not None
+    return figures
 
 
 def here(explorer: Explorer, chosen: dict[str, int]) -> dict[str, Any] | None:
     """What its programs say."""
     try:
         values = explorer.values(chosen)
-        found: dict[str, Any] = {**explorer.totals.run(values)}
-        own = list(explorer.leaves.run(values).values())
+        figures: dict[str, Any] = {**explorer.totals.run(values)}
+        leaf_figures = list(explorer.leaves.run(values).values())
     except OutOfDomain:
         return None
-    found["parts"] = [tuple(own[i : i + 3]) for i in range(0, len(own), 3)]
+    figures["parts"] = [tuple(leaf_figures[i : i + 3]) for i in range(0, len(leaf_figures), 3)]
     parts = {domain.part for domain in explorer.domains}
-    found["proved"] = bool(parts) and all(
+    figures["proved"] = bool(parts) and all(
         any(holds(domain.program, values) for domain in explorer.domains if domain.part == part) for part in parts
     )
-    return found
+    return figures
 
 
 def holds(program: Program, values: dict[str, int]) -> bool:
@@ -156,7 +156,7 @@ def lines(kind: str, explorer: Explorer) -> Iterator[str]:
     for program in (explorer.totals, *explorer.follows.values()):
         yield from (f"{name} = {formula}" for name, formula in program.results.items())
         yield f"if {'; '.join(map(str, program.conditions))}"
-    yield from (f"{each.part}: {'; '.join(map(str, each.program.conditions))}" for each in explorer.domains)
+    yield from (f"{domain.part}: {'; '.join(map(str, domain.program.conditions))}" for domain in explorer.domains)
     yield from (f"{part.path}, {part.kind} × {part.copies}: {dict(part.formulas)}" for part in explorer.parts)
 
 
@@ -228,12 +228,12 @@ def test_equal_steps_are_one() -> None:
     ],
 )
 def test_a_formula_is_written(make: Any, text: str) -> None:
-    made = make(*Tape("xy").letters.values())
-    assert written(made) == text
+    formula = make(*Tape("xy").letters.values())
+    assert written(formula) == text
 
 
 def test_javascript_names_what_is_used_twice() -> None:
     x, y = recorded(Tape(["x", "d_h"]))
-    both: Any = x * y
-    program = Program(("x", "d_h"), {"a": both * both, "b": minimum(x, 7), "c": exact_div(2 - (x - y), 1)})
+    product: Any = x * y
+    program = Program(("x", "d_h"), {"a": product * product, "b": minimum(x, 7), "c": exact_div(2 - (x - y), 1)})
     assert program.javascript() == "($x,$d_h)=>{const a=$x*$d_h;return[a*a,M($x,7n),2n-($x-$d_h)]}"

@@ -55,7 +55,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 run = Command("report", columns=100)
 
 
-def made(place: Path, *argv: str) -> Path:
+def make_page(place: Path, *argv: str) -> Path:
     result = run(*argv, "-o", str(place))
     assert result.exit_code == 0, result.output
     return place
@@ -74,7 +74,7 @@ def test_what_is_proved_of_some_lengths_alone_is_not_proved_on_the_page() -> Non
 
 
 def test_two_sources_make_one_small_file(tmp_path: Path) -> None:
-    place = made(tmp_path / "plan.html", "gpt2", "D=512 h=8 F=1376 L=1 V=1000", "--title", "A <b>plan</b>")
+    place = make_page(tmp_path / "plan.html", "gpt2", "D=512 h=8 F=1376 L=1 V=1000", "--title", "A <b>plan</b>")
     text = place.read_text()
     assert len(text.encode()) <= MOST_BYTES
     assert "<title>A &lt;b&gt;plan&lt;/b&gt;</title>" in text
@@ -89,7 +89,7 @@ def test_two_sources_make_one_small_file(tmp_path: Path) -> None:
 
 def test_a_page_that_is_too_large_is_refused_before_plans_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "serving_plans", lambda *_: pytest.fail("computed"))
-    asked = ("gpt2", "--gpu", "h100:1", "--context", "1k", "--weights", "bf16,fp8", "-o", "-")
+    argv = ("gpt2", "--gpu", "h100:1", "--context", "1k", "--weights", "bf16,fp8", "-o", "-")
     page = run("gpt2", "-o", "-").stdout
     assert page.startswith("<!doctype html>") and page.endswith("</html>\n")
     assert f"models is 50, expected at most {MOST_MODELS} in one page" in run(*["gpt2"] * 50, "-o", "-").stderr
@@ -97,14 +97,14 @@ def test_a_page_that_is_too_large_is_refused_before_plans_are_made(monkeypatch: 
     too_many = f"have {points} points, a page holds "
     for room, message in ((-1, "would have more than"), (points * POINT_BYTES - 1, too_many)):
         monkeypatch.setattr(plans, "MOST_BYTES", len(page.encode()) + room)
-        refused = run(*asked)
+        refused = run(*argv)
         assert refused.exit_code == 2 and message in refused.output
 
 
 def test_the_same_command_makes_the_same_page(tmp_path: Path) -> None:
     for where in "ab":
         (tmp_path / where).mkdir()
-    pages = [made(tmp_path / where / "p.html", "gpt2") for where in "ab"]
+    pages = [make_page(tmp_path / where / "p.html", "gpt2") for where in "ab"]
     assert pages[0].read_bytes() == pages[1].read_bytes()
 
 
@@ -115,7 +115,7 @@ def test_a_file_that_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "exists already (--force overwrites it)" in result.output
     assert place.read_text() == "mine"
-    made(place, "gpt2", "--force")
+    make_page(place, "gpt2", "--force")
     assert place.read_text() != "mine"
 
 
@@ -151,7 +151,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(tmp_path_factory.mktemp("page") / "models.html", *KINDS.values())
+    return make_page(tmp_path_factory.mktemp("page") / "models.html", *KINDS.values())
 
 
 CONTEXTS, USERS, KVS = (2048, 8192, 32768), (1, 16, 64, 256), ("bf16", "fp8")
@@ -161,8 +161,8 @@ LAYOUTS = ("tp=2,pp=4,dp=8", "fsdp=64", "tp=8,sp=8,fsdp=8", "pp=8,dp=8", "tp=4,d
 
 def grid(contexts: Sequence[int], users: Sequence[int], gpus: Sequence[str]) -> list[str]:
     """Options of a page that plans serving."""
-    said = {"--context": contexts, "--concurrency": users, "--kv": KVS}
-    words = [word for name, values in said.items() for word in (name, ",".join(map(str, values)))]
+    options = {"--context": contexts, "--concurrency": users, "--kv": KVS}
+    words = [word for name, values in options.items() for word in (name, ",".join(map(str, values)))]
     return [*words, *(word for gpu in gpus for word in ("--gpu", gpu))]
 
 
@@ -170,7 +170,7 @@ def grid(contexts: Sequence[int], users: Sequence[int], gpus: Sequence[str]) -> 
 def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("page") / "plan.html"
     runs = [word for layout in LAYOUTS for word in ("--layout", layout)]
-    return made(place, *PLANNED, *grid(CONTEXTS, USERS, GPUS), "--train", "h100-sxm:64", *runs)
+    return make_page(place, *PLANNED, *grid(CONTEXTS, USERS, GPUS), "--train", "h100-sxm:64", *runs)
 
 
 class Tab:
@@ -179,11 +179,11 @@ class Tab:
     def __init__(self, browser: Any, file: Path, fragment: str = "", **options: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
         self.page = self.context.new_page()
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.messages: list[str] = []
+        self.requested_urls: list[str] = []
+        self.page.on("console", lambda message: self.messages.append(message.text))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
+        self.page.on("request", lambda request: self.requested_urls.append(request.url))
         self.page.goto(f"{file.as_uri()}#{fragment}")
 
     def __enter__(self) -> Any:
@@ -192,8 +192,8 @@ class Tab:
     def __exit__(self, failed: Any, *_: Any) -> None:
         self.context.close()
         if failed is None:
-            assert self.said == []
-            assert [url for url in self.asked if not url.startswith(("file:", "data:", "blob:"))] == []
+            assert self.messages == []
+            assert [url for url in self.requested_urls if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
 # What a view shows at each of many states, without drawing it: its numbers with their texts, the evidence beside them.
@@ -224,11 +224,11 @@ def is_rounded(text: str, number: Fraction) -> bool:
     if text == "exact":
         return number == 0
     sign, digits, decimals, power, unit = _SAID.fullmatch(text).groups("")  # type: ignore[union-attr]
-    one = 10 ** len(decimals)  # in the last of its digits
-    said, half = Fraction(int(f"{digits}{decimals}".replace(",", "")), one), Fraction(1, 2 * one)
-    said = -said if sign in ("−", "-") else said
+    denominator = 10 ** len(decimals)  # in the last of its digits
+    value, half = Fraction(int(f"{digits}{decimals}".replace(",", "")), denominator), Fraction(1, 2 * denominator)
+    value = -value if sign in ("−", "-") else value
     scales = {SCALES[unit] * Fraction(10) ** int(power or 0), *([Fraction(1)] if unit == "B" else [])}
-    return any(abs(said * scale - number) <= half * scale + abs(number) / 10**12 for scale in scales)
+    return any(abs(value * scale - number) <= half * scale + abs(number) / 10**12 for scale in scales)
 
 
 def changed(explorer: Explorer, chosen: dict[str, int]) -> tuple[Model, dict[str, Any]] | None:
@@ -248,10 +248,10 @@ TOKENS = [n * 10**power for power in range(8, 15) for n in (1, 2, 5)]
 CONTROLS = {"dtype": 4, "held": 4, "amount": len(TOKENS), "chip": len(PEAKS), "number": 16, "mfu": 100, "hourly": 80}
 
 
-def figures(model: Model, ledger: Ledger, dtype: str, held: str) -> dict[str, int]:
+def figures(model: Model, ledger: Ledger, dtype: str, cache_dtype: str) -> dict[str, int]:
     """The library's numbers by the names that they have on the page, but those over other lengths."""
     params, cache, batch = ledger.total("params"), ledger.total("cache"), ledger.work.batch
-    found = {
+    numbers = {
         **{name: ledger.total(name) for name in ("params", "active", "flops", "flops_masked", "saved")},
         "training": training_flops(ledger),
         "weights_bytes": 2 * params,
@@ -259,36 +259,36 @@ def figures(model: Model, ledger: Ledger, dtype: str, held: str) -> dict[str, in
         "cache_growth_bytes": 2 * ledger.cache_terms.growth,
     }
     shares = training_state(params, learning(ledger))
-    found |= {f"memory {share.name}": share.bytes for share in shares}
-    found |= {
+    numbers |= {f"memory {share.name}": share.bytes for share in shares}
+    numbers |= {
         "memory weights": weights_bytes(Ledger(ledger.entries, ledger.work, (bits_of(dtype),) * 3)),
-        "memory cache": cache_bytes(Ledger(ledger.entries, ledger.work, (bits_of(held),) * 3)),
+        "memory cache": cache_bytes(Ledger(ledger.entries, ledger.work, (bits_of(cache_dtype),) * 3)),
         "memory state": sum(share.bytes for share in shares),
         "memory saved": saved_bytes(ledger),
     }
-    found["memory caches"] = batch * found["memory cache"]
+    numbers["memory caches"] = batch * numbers["memory cache"]
     for quantity in ("params", "flops", "cache"):
-        found |= {f"{quantity} {i}": getattr(entry, quantity) for i, entry in enumerate(ledger)}
+        numbers |= {f"{quantity} {i}": getattr(entry, quantity) for i, entry in enumerate(ledger)}
     tokens = batch * ledger.work.tokens
     for rule in rules_of_thumb(model, ledger):
-        found[f"rule {rule.formula} gives"] = rule.gives
-        found[f"rule {rule.formula} exact"] = rule.truth * (tokens if rule.formula in ("2·N", "6·N") else 1)
-    return found
+        numbers[f"rule {rule.formula} gives"] = rule.gives
+        numbers[f"rule {rule.formula} exact"] = rule.truth * (tokens if rule.formula in ("2·N", "6·N") else 1)
+    return numbers
 
 
 def reals(model: Model, ledger: Ledger, parts: str, at: dict[str, int]) -> dict[str, float]:
     """The library's numbers that are no whole ones."""
-    whole, found = ledger.total(parts), {}
+    whole, numbers = ledger.total(parts), {}
     for i, entry in enumerate(ledger):
         if getattr(entry, parts):
-            found[f"share {i}"] = getattr(entry, parts) / whole
+            numbers[f"share {i}"] = getattr(entry, parts) / whole
     for rule in rules_of_thumb(model, ledger):
         if rule.truth:
-            found[f"rule {rule.formula} error"] = float(Fraction(rule.gives) / Fraction(rule.truth) - 1)
-    each = training_flops(ledger) / ledger.work.positions
-    speed, terms = PEAKS[at["chip"]] * (at["mfu"] + 1) / 100 / each, Terms(price=(at["hourly"] + 1) / 4)
+            numbers[f"rule {rule.formula} error"] = float(Fraction(rule.gives) / Fraction(rule.truth) - 1)
+    flops_per_token = training_flops(ledger) / ledger.work.positions
+    speed, terms = PEAKS[at["chip"]] * (at["mfu"] + 1) / 100 / flops_per_token, Terms(price=(at["hourly"] + 1) / 4)
     spent = whole_run(model, TOKENS[at["amount"]], speed, 2 ** at["number"], 1, terms)
-    return {**found, "run days": spent.days, "run hours": spent.gpu_hours, "run cost": spent.cost or 0.0}
+    return {**numbers, "run days": spent.days, "run hours": spent.gpu_hours, "run cost": spent.cost or 0.0}
 
 
 GROUPS = {
@@ -315,8 +315,8 @@ def along(model: Model, work: dict[str, Any], name: str) -> Fraction:
 def overtaking(model: Model, work: dict[str, Any]) -> dict[str, int]:
     """Where attention overtakes the rest."""
     fixed: dict[str, Any] = {"source": work["source"]} if work.get("source") is not None else {}
-    found = [] if model.fixed_length else crossovers(lengths(model, **fixed))
-    return {f"crossover {each.rule.name} {each.attention}": each.tokens for each in found if each.tokens}
+    crossings = [] if model.fixed_length else crossovers(lengths(model, **fixed))
+    return {f"crossover {row.rule.name} {row.attention}": row.tokens for row in crossings if row.tokens}
 
 
 # What a figure is known by, where that is another quantity; the other rows of memory are of parameters.
@@ -334,19 +334,19 @@ def check(source: str, index: int, page: Any, number: int, thorough: int) -> int
     states: list[Any] = []
     models: list[Any] = []  # the library's
     for i, chosen in enumerate([{}, *settings(explorer, 2 * number, seed=7)]):
-        if sum(found is not None for found in models) == number:
+        if sum(changed_model is not None for changed_model in models) == number:
             break
         models.append(changed(explorer, chosen))
-        own = [chosen if j == index else {} for j in range(len(KINDS))]
+        choices = [chosen if j == index else {} for j in range(len(KINDS))]
         at = {name: draw.randrange(places) for name, places in CONTROLS.items()}
-        states.append({"model": index, "chosen": own, "parts": ("params", "flops", "cache")[i % 3], "at": at})
+        states.append({"model": index, "chosen": choices, "parts": ("params", "flops", "cache")[i % 3], "at": at})
     answered = 0
-    for i, (state, found, got) in enumerate(zip(states, models, read(page, states), strict=True)):
-        chosen, at, asked = state["chosen"][index], state["at"], state["parts"]
-        assert got["refused"] == (found is None), chosen
-        if found is None:
+    for i, (state, changed_model, got) in enumerate(zip(states, models, read(page, states), strict=True)):
+        chosen, at, parts = state["chosen"][index], state["at"], state["parts"]
+        assert got["refused"] == (changed_model is None), chosen
+        if changed_model is None:
             continue
-        model, work = found
+        model, work = changed_model
         ledger = model.ledger(**work)
         shown = {name: int(value) for name, value, _ in got["figures"]}
         halves = {name: (value, text) for name, value, text in got["real"] if " at " in name}  # no whole numbers
@@ -371,8 +371,8 @@ def check(source: str, index: int, page: Any, number: int, thorough: int) -> int
         for name, _, text in got["figures"]:
             exact = text == f"{shown[name]:,}"
             assert exact or is_rounded(text, Fraction(shown[name], per.get(name, 1))), (chosen, name, text)
-        others = [each for each in got["real"] if each[0] not in halves]
-        check_reals(others, reals(model, ledger, asked, at), lambda name: 1e-12)
+        others = [row for row in got["real"] if row[0] not in halves]
+        check_reals(others, reals(model, ledger, parts, at), lambda name: 1e-12)
         for worked in got["worked"] if i < 20 else ():
             left, _, right = worked.rpartition(" = ")
             assert arithmetic(left) == int(right.replace(",", "")), worked
@@ -380,11 +380,11 @@ def check(source: str, index: int, page: Any, number: int, thorough: int) -> int
             whole = not any(map(theorems.obstacle, theorems.units(model)))
             assert got["proved"] == whole, chosen
             by_parts = not whole and inherited(model, "params")  # which the page does not follow
-            known = {name: on_page(known) for name, known in all_known(model, KNOWN).items()}
+            badges = {name: on_page(shown_as) for name, shown_as in all_known(model, KNOWN).items()}
             for name, badge in () if by_parts else got["badges"]:
                 quantity = BEHIND.get(name, "params" if name.startswith("memory ") else name)
                 in_bytes = name.startswith("memory ") or name.endswith("_bytes")
-                evidence = None if name.startswith("run ") else known[quantity]
+                evidence = None if name.startswith("run ") else badges[quantity]
                 how = "modelled" if evidence is None else evidence.in_bytes.how if in_bytes else evidence.how
                 assert badge == how, (chosen, name)
         answered += 1
@@ -429,8 +429,8 @@ def test_what_is_drawn_is_what_is_read(browser: Any, file: Path, planned: Path, 
     for place, view, number in ((file, "learn", 9), (file, "compare", 1), (planned, "serve", 4), (planned, "train", 2)):
         with Tab(browser, place) as page:
             for i in random.Random(pytestconfig.option.seed).sample(range(number), min(number, most)):
-                drawn, told = page.evaluate(DRAWN, {"view": view, "model": i, "serve": i % 4, "train": i % 2})
-                assert drawn == told and told
+                drawn, table = page.evaluate(DRAWN, {"view": view, "model": i, "serve": i % 4, "train": i % 2})
+                assert drawn == table and table
 
 
 @pytest.mark.browser
@@ -468,14 +468,14 @@ def test_an_address_that_was_tampered_with_is_ignored_with_a_note(browser: Any, 
 @pytest.mark.browser
 def test_a_size_that_is_none_is_refused_aloud(browser: Any, file: Path) -> None:
     with Tab(browser, file) as page:
-        for typed, said in (
+        for typed, message in (
             ("0", "D is 0, expected a whole number from 1"),
             ("1.5", "D is 1.5, expected"),
             ("", "no number"),
         ):
             page.fill("#s-D", typed)
             page.press("#s-D", "Enter")
-            assert said in page.inner_text("[role=status]")
+            assert message in page.inner_text("[role=status]")
             assert page.input_value("#s-D") == "768" and page.evaluate("txcalc.state.chosen[0]") == {}
 
 
@@ -526,8 +526,8 @@ def test_what_stands_behind_every_figure(
     fragment = "model=1&m1=" + ",".join(f"{letter}:{value}" for letter, value in chosen.items())
     with Tab(browser, file, fragment if chosen else "model=1") as page:
         rows = page.locator("section[aria-label=Theorems] tbody tr").all_inner_texts()
-        known = all_known(txcalc.load("llama-3.1-8b", changes), KNOWN)
-        assert [row.split("\t")[1] for row in rows] == [known[name].how for name in known] and len(rows) == len(KNOWN)
+        marks = all_known(txcalc.load("llama-3.1-8b", changes), KNOWN)
+        assert [row.split("\t")[1] for row in rows] == [marks[name].how for name in marks] and len(rows) == len(KNOWN)
         assert all(row.split("\t")[2] for row in rows)
         assert not page.locator(".paper").is_visible()
         page.emulate_media(media="print")
@@ -572,8 +572,8 @@ def test_axe_finds_no_fault(view: str, scheme: str, browser: Any, planned: Path)
         for detail in page.query_selector_all("details:not([open]) > summary"):
             detail.click()
         others = {"runOnly": ["color-contrast"]} if scheme == "dark" else {}  # the same elements in other colours
-        found = axe.Axe().run(page, options={"resultTypes": ["violations"], **others})
-        assert found.violations_count == 0, found.generate_report()
+        report = axe.Axe().run(page, options={"resultTypes": ["violations"], **others})
+        assert report.violations_count == 0, report.generate_report()
 
 
 @pytest.mark.browser
@@ -618,13 +618,13 @@ def test_files_are_saved(browser: Any, file: Path, tmp_path: Path) -> None:
 
 def of_compared(ledger: Ledger, tokens: int) -> dict[str, Fraction]:
     """What a model has in the table of Compare, in the page's names."""
-    found: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         name: ledger.total(name) for name in ("flops", "flops_masked", "saved", "params", "active")
     }
-    found |= {"cache": 2 * ledger.total("cache"), "cache_growth": 2 * ledger.cache_terms.growth}
+    numbers |= {"cache": 2 * ledger.total("cache"), "cache_growth": 2 * ledger.cache_terms.growth}
     per = {"per_token": "flops", "per_token_masked": "flops_masked"}
-    found |= {name: Fraction(found[quantity], ledger.work.batch * tokens) for name, quantity in per.items()}
-    return {**found, "training": training_flops(ledger)}
+    numbers |= {name: Fraction(numbers[quantity], ledger.work.batch * tokens) for name, quantity in per.items()}
+    return {**numbers, "training": training_flops(ledger)}
 
 
 @pytest.mark.browser
@@ -634,8 +634,8 @@ def test_compared_numbers_are_the_librarys_at_any_sizes(browser: Any, file: Path
     for n in range(90):
         chosen = settings(explorers[n % 9], 1, seed=n)[0]
         x, y = random.Random(n).sample(("flops", "saved", "params", "per_token", "per_token_masked", "cache"), 2)
-        own = [chosen if i == n % 9 else {} for i in range(9)]
-        states.append({"view": "compare", "chosen": own, "x": x, "y": y, "model": n % 9, "same": "active"})
+        choices = [chosen if i == n % 9 else {} for i in range(9)]
+        states.append({"view": "compare", "chosen": choices, "x": x, "y": y, "model": n % 9, "same": "active"})
     with Tab(browser, file) as page:
         shown = read(page, states)
     answered = 0
@@ -643,11 +643,11 @@ def test_compared_numbers_are_the_librarys_at_any_sizes(browser: Any, file: Path
         index = n % 9
         figures_ = (*got["figures"], *got["real"])
         numbers = {name: (value, text) for name, value, text in figures_ if name.endswith(f" of {index}")}
-        found = changed(explorers[index], state["chosen"][index])
-        assert (found is None) == got["refused"]
-        if found is None:
+        changed_model = changed(explorers[index], state["chosen"][index])
+        assert (changed_model is None) == got["refused"]
+        if changed_model is None:
             continue
-        ledger = found[0].ledger(**found[1])
+        ledger = changed_model[0].ledger(**changed_model[1])
         true = of_compared(ledger, ledger.work.tokens)
         true |= {axis: true[state[axis]] for axis in "xy"}
         assert numbers.keys() == {f"{name} of {index}" for name in true}
@@ -663,17 +663,17 @@ def test_compared_numbers_are_the_librarys_at_any_sizes(browser: Any, file: Path
 def test_curves_that_are_compared_and_models_of_equal_parameters(browser: Any, file: Path) -> None:
     with Tab(browser, file) as page:
         (got,) = read(page, [{"view": "compare", "over": "flops_masked", "chosen": [{}, {"D": 2048}, *[{}] * 7]}])
-    found = {name: value for name, value, _ in got["figures"]}
+    numbers = {name: value for name, value, _ in got["figures"]}
     models = [txcalc.load(source) for source in KINDS.values()]
     models[1] = txcalc.load("llama-3.1-8b", {"D": 2048})
     for i, model in enumerate(models):
         if not model.fixed_length:
-            assert int(found[f"flops_masked of {i} at 65536"]) == model.ledger(tokens=65536).total("flops_masked")
-    for name, value in found.items():
+            assert int(numbers[f"flops_masked of {i} at 65536"]) == model.ledger(tokens=65536).total("flops_masked")
+    for name, value in numbers.items():
         if name.startswith("equal L at "):
             width, layers = int(name.removeprefix("equal L at ")), int(value)
             at, above = (txcalc.load("gpt2", {"D": width, "L": n}).params for n in (layers, layers + 1))
-            assert at == int(found[f"equal params at {width}"]) <= models[0].params < above
+            assert at == int(numbers[f"equal params at {width}"]) <= models[0].params < above
 
 
 def deployed(source: str, gpu: str, context: int, prompt: int, kv: str, users: int) -> Any:
@@ -694,35 +694,35 @@ def deployed(source: str, gpu: str, context: int, prompt: int, kv: str, users: i
 @pytest.mark.browser
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize(
-    ("source", "number", "each"),
+    ("source", "number", "count"),
     [("llama-3.1-8b", 500, 4), *((name, 150, 2) for name in ("mixtral-8x7b", "gemma-3-12b"))],
 )
 def test_every_number_of_a_deployment_is_the_librarys(
-    source: str, number: int, each: int, browser: Any, tmp_path: Path
+    source: str, number: int, count: int, browser: Any, tmp_path: Path
 ) -> None:
-    """At settings of a grid whose lengths and users are drawn, `each` of them, too: with its 128 points or 32, of
+    """At settings of a grid whose lengths and users are drawn, `count` of them, too: with its 128 points or 32, of
     prices and engines."""
     draw, fitting, answer = random.Random(source), 0, lru_cache(maxsize=None)(deployed)
-    contexts, users_ = (sorted(draw.sample(range(least, most), each)) for least, most in ((1000, 32_000), (1, 300)))
-    places = {"kv": 2, "context": each, "prompt": 2, "users": each, "engine": 3, "price": 20_000}
+    contexts, users_ = (sorted(draw.sample(range(least, most), count)) for least, most in ((1000, 32_000), (1, 300)))
+    places = {"kv": 2, "context": count, "prompt": 2, "users": count, "engine": 3, "price": 20_000}
     states: list[Any] = [
         {"view": "serve", "serve": i % 2, "at": {name: draw.randrange(n) for name, n in places.items()}}
         for i in range(number)
     ]
-    with Tab(browser, made(tmp_path / "plan.html", source, *grid(contexts, users_, GPUS))) as page:
+    with Tab(browser, make_page(tmp_path / "plan.html", source, *grid(contexts, users_, GPUS))) as page:
         shown = read(page, states)
     for state, got in zip(states, shown, strict=True):
         at, context, price = state["at"], contexts[state["at"]["context"]], state["at"]["price"] / 1000
         gpu, prompt = GPUS[state["serve"]].partition("@")[0] + "@1", context * (4, 7)[at["prompt"]] // 8
-        asked = source, gpu, context, prompt, KVS[at["kv"]]
-        found = answer(*asked, users_[at["users"]])
-        if found is None:
+        setting = source, gpu, context, prompt, KVS[at["kv"]]
+        deployment = answer(*setting, users_[at["users"]])
+        if deployment is None:
             assert not got["figures"], state
             continue
-        true, commands = found
+        true, commands = deployment
         speed = true["speed"]
         # The front is over all batches: where so many users do not fit, it is that of fewer.
-        fewer = speed or next(filter(None, (one[0]["speed"] for n in users_ if (one := answer(*asked, n)))), None)
+        fewer = speed or next(filter(None, (plan[0]["speed"] for n in users_ if (plan := answer(*setting, n)))), None)
         front = fewer["front"] if fewer else []
         expected = {
             "most": true["max_concurrency"],
@@ -733,8 +733,8 @@ def test_every_number_of_a_deployment_is_the_librarys(
             **{f"front users {i}": point["sequences"] for i, point in enumerate(front)},
         }
         for i, stage in enumerate(true["memory"]):
-            held = ("weights", "cache", "activations", "free")
-            expected |= {f"{name} of {i}": stage[f"{name}_bytes"] for name in held}
+            shares = ("weights", "cache", "activations", "free")
+            expected |= {f"{name} of {i}": stage[f"{name}_bytes"] for name in shares}
             kept = true["gpu"]["memory_bytes"] - true["gpu"]["visible_bytes"]  # by the driver
             expected[f"reserve of {i}"] = true["gpu"]["reserve_bytes"] - kept + stage["rest_bytes"]
         assert {name: int(value) for name, value, _ in got["figures"]} == {
@@ -744,19 +744,19 @@ def test_every_number_of_a_deployment_is_the_librarys(
         none = true["max_concurrency"] == 0
         assert [word in got["said"] for word in ("does not fit: ", "holds ")] == [none, not (none or true["fits"])]
         assert got["command"] == commands[at["engine"]]
-        wanted: dict[str, float] = {}
+        expected_reals: dict[str, float] = {}
         if speed and speed["steady"]["lasts"]:
             fitting += 1
             steady = speed["steady"]
-            wanted |= {name: steady[f"{name}_s"]["mean"] for name in ("ttft", "tpot", "e2e")}
-            wanted |= {"served": steady["per_gpu"], "hour": price * true["layout"]["gpus"]}
-            wanted |= {"cost": price * speed["cost_per_million_output"]}
-            wanted |= {"line": steady["line_s"]} if steady["line_s"] else {}
+            expected_reals |= {name: steady[f"{name}_s"]["mean"] for name in ("ttft", "tpot", "e2e")}
+            expected_reals |= {"served": steady["per_gpu"], "hour": price * true["layout"]["gpus"]}
+            expected_reals |= {"cost": price * speed["cost_per_million_output"]}
+            expected_reals |= {"line": steady["line_s"]} if steady["line_s"] else {}
         for i, point in enumerate(front):
-            wanted |= {f"front {name} {i}": point["steady"][f"{name}_s"]["mean"] for name in ("ttft", "tpot")}
-            wanted |= {f"front served {i}": point["steady"]["per_gpu"]}
-            wanted |= {f"front cost {i}": price * point["cost_per_million_output"]}
-        check_reals(got["real"], wanted, lambda name: 1e-12 if "cost" in name else 0)
+            expected_reals |= {f"front {name} {i}": point["steady"][f"{name}_s"]["mean"] for name in ("ttft", "tpot")}
+            expected_reals |= {f"front served {i}": point["steady"]["per_gpu"]}
+            expected_reals |= {f"front cost {i}": price * point["cost_per_million_output"]}
+        check_reals(got["real"], expected_reals, lambda name: 1e-12 if "cost" in name else 0)
     assert 5 * fitting > number
 
 
@@ -818,34 +818,34 @@ def timeline(step: Any) -> dict[str, float]:
         return {}
     end = max(event.end for events in ranks for event in events)
     busy = [sum(event.end - event.start for event in events) for events in ranks]
-    return {f"busy {i}": one for i, one in enumerate(busy)} | {f"idle {i}": 1 - one / end for i, one in enumerate(busy)}
+    return {f"busy {i}": t for i, t in enumerate(busy)} | {f"idle {i}": 1 - t / end for i, t in enumerate(busy)}
 
 
 def of_a_run(true: dict[str, Any]) -> tuple[dict[str, int], dict[str, float]]:
     """The library's numbers of a training run by their names on the page: whole ones, and others."""
     ranks = true["ranks"]
     names = [name for name in ranks[0]["bytes"] if any(rank["bytes"][name] for rank in ranks)]
-    found = {f"{name} of {rank['rank']}": rank["bytes"][name] for rank in ranks for name in names}
+    integers = {f"{name} of {rank['rank']}": rank["bytes"][name] for rank in ranks for name in names}
     for name in ("allocated", "reserved"):
-        found |= {f"{name} of {rank['rank']}": rank[f"{name}_bytes"] for rank in ranks}
-    found |= {"max_micro_batch": true["max_micro_batch"], "memory": true["gpu"]["usable_bytes"]}
-    found |= {"reserved": max(rank["reserved_bytes"] for rank in ranks)}
+        integers |= {f"{name} of {rank['rank']}": rank[f"{name}_bytes"] for rank in ranks}
+    integers |= {"max_micro_batch": true["max_micro_batch"], "memory": true["gpu"]["usable_bytes"]}
+    integers |= {"reserved": max(rank["reserved_bytes"] for rank in ranks)}
     step, spent = true["step_s"], {name: seconds for name, seconds in true["spent_s"].items() if seconds > 0}
-    wanted = {"tokens/s": true["tokens_per_s_per_gpu"], "step": step["achievable"], "floor": step["floor"]}
-    wanted |= {f"mfu {name}": share for name, share in true["mfu"].items()}
-    wanted |= {f"spent {name}": seconds for name, seconds in spent.items()}
-    return found, wanted | {f"spent share {name}": seconds / step["achievable"] for name, seconds in spent.items()}
+    floats = {"tokens/s": true["tokens_per_s_per_gpu"], "step": step["achievable"], "floor": step["floor"]}
+    floats |= {f"mfu {name}": share for name, share in true["mfu"].items()}
+    floats |= {f"spent {name}": seconds for name, seconds in spent.items()}
+    return integers, floats | {f"spent share {name}": seconds / step["achievable"] for name, seconds in spent.items()}
 
 
 def laid_out(draw: random.Random, gpus: int, number: int) -> list[str]:
     """Layouts of so many GPUs, which 32 layers and 8 key/value heads can be cut by."""
-    found: dict[str, None] = {}
-    while len(found) < number:
+    layouts: dict[str, None] = {}
+    while len(layouts) < number:
         tp, pp = draw.choice((1, 2, 4, 8)), draw.choice((1, 1, 2, 4, 8))
         axes = {"tp": tp, "sp": draw.choice((1, tp)), "pp": pp, "vpp": draw.choice((1, 2, 4)) if pp > 1 else 1}
         axes["dp" if pp > 1 else draw.choice(("dp", "fsdp"))] = gpus // (tp * pp)
-        found[",".join(f"{axis}={n}" for axis, n in axes.items() if n > 1)] = None
-    return [*found]
+        layouts[",".join(f"{axis}={n}" for axis, n in axes.items() if n > 1)] = None
+    return [*layouts]
 
 
 @pytest.mark.browser
@@ -861,9 +861,9 @@ def test_every_number_of_a_training_run_is_the_librarys(seed: int, browser: Any,
         {"view": "train", "train": draw.randrange(2), "at": {name: draw.randrange(n) for name, n in places.items()}}
         for _ in range(500)
     ]
-    asked: dict[str, Any] = {"tokens": tokens, "global_batch": batch}
+    options: dict[str, Any] = {"tokens": tokens, "global_batch": batch}
     for (i, model), (j, layout) in product(enumerate(map(txcalc.load, PLANNED)), enumerate(ways)):
-        whole, others = of_a_run(txcalc.train(model, f"h100-sxm:{gpus}", layout=layout, **asked).to_dict())
+        whole, others = of_a_run(txcalc.train(model, f"h100-sxm:{gpus}", layout=layout, **options).to_dict())
         step = answer(model, resolve_recipe(parse_layout(layout), gpus, batch, tokens, {}), machine).step
         true[i, j] = model, whole, others | timeline(step)
     argv = [
@@ -872,7 +872,7 @@ def test_every_number_of_a_training_run_is_the_librarys(seed: int, browser: Any,
         f"--global-batch={batch}",
         *(f"--layout={w}" for w in ways),
     ]
-    with Tab(browser, made(tmp_path / "plan.html", *PLANNED, *argv)) as page:
+    with Tab(browser, make_page(tmp_path / "plan.html", *PLANNED, *argv)) as page:
         shown = read(page, states)
     for state, got in zip(states, shown, strict=True):
         at = state["at"]
@@ -888,7 +888,7 @@ def test_every_number_of_a_training_run_is_the_librarys(seed: int, browser: Any,
 @pytest.mark.browser
 def test_a_run_begins_at_the_price_that_was_asked_for(browser: Any, tmp_path: Path) -> None:
     priced = ("--train", "h100-sxm:8@2.37", "--train", "h100-sxm:8@1.13", "--layout", "fsdp=8")
-    with Tab(browser, made(tmp_path / "plan.html", "gpt2", *priced)) as page:
+    with Tab(browser, make_page(tmp_path / "plan.html", "gpt2", *priced)) as page:
         states = [{"view": "train", "train": i, "at": at} for i, at in ((0, {}), (1, {}), (1, {"hourly": 0}))]
         shown = [{name: float(value) for name, value, _ in got["real"]} for got in read(page, states)]
     for figures, price in zip(shown, (2.37, 1.13, 0.25), strict=True):

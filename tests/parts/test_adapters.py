@@ -93,7 +93,7 @@ def test_products_of_a_step_are_those_that_autograd_runs(of_input: bool, of_weig
 
     read, weight = torch.ones(2, 3, requires_grad=of_input), torch.ones(3, 5, requires_grad=of_weight)
     with FlopCounterMode(display=False) as counter:
-        made = read @ weight
-        if made.requires_grad:
-            made.sum().backward()
+        product = read @ weight
+        if product.requires_grad:
+            product.sum().backward()
     assert counter.get_total_flops() == PASSES[gradient] * (2 * 2 * 3 * 5)

@@ -20,11 +20,11 @@ from txcalc.planning.memory import cache_bytes
 from txcalc.sources import build
 
 
-def decoder(*, L: int = 2, D: int = 24, h: int = 3, F: int = 96, V: int | None = None, **more: Any) -> Model:
+def decoder(*, L: int = 2, D: int = 24, h: int = 3, F: int = 96, V: int | None = None, **tables: Any) -> Model:
     """A pre-norm decoder without biases, rotary."""
-    gated = more.pop("gated", False)
+    gated = tables.pop("gated", False)
     raw = {"d_model": D, "n_layers": L, "attention": {"n_heads": h}, "feed_forward": {"d_ff": F, "gated": gated}}
-    return build(raw | ({"vocab_size": V} if V else {}) | more, "a decoder")
+    return build(raw | ({"vocab_size": V} if V else {}) | tables, "a decoder")
 
 
 def matrices(ledger: Ledger) -> Ledger:
@@ -139,9 +139,9 @@ def test_visible_pairs_one_by_one(name: str, past: int, tokens: int) -> None:
     assert span.visible(work) == len(seen)
     first = min(j for _, j in seen)
     assert span.keys(work) == past + tokens - first  # the dense rectangle spans every key that some query sees
-    held = span.cache(work, 2).elements
+    elements = span.cache(work, 2).elements
     kept = {j for j in range(past + tokens) if sees(past + tokens - 1, j)}
-    assert held == 2 * len(kept)
+    assert elements == 2 * len(kept)
 
 
 @pytest.mark.parametrize("tokens", [1, 27, 28, 30, 31, 44])

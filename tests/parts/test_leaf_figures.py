@@ -36,9 +36,9 @@ GROUPED = [
 def test_key_value_heads_divide_query_heads(name: str, heads: int, groups: int, fits: bool) -> None:
     keys = mechanism(name).table()
     usual = {key: field.default for key, field in keys.items() if field.default is not REQUIRED}
-    own: dict[str, Any] = {"d_ff": 8} if name == "shared" else {"bias": []}
-    table = usual | own | {"n_heads": heads, "n_kv_heads": groups, "d_head": 8}
-    wished = [each.key for each in mechanism(name).of(table).conflicts()]
+    required: dict[str, Any] = {"d_ff": 8} if name == "shared" else {"bias": []}
+    table = usual | required | {"n_heads": heads, "n_kv_heads": groups, "d_head": 8}
+    wished = [conflict.key for conflict in mechanism(name).of(table).conflicts()]
     assert ("n_kv_heads" not in wished) == fits
 
 
@@ -63,18 +63,18 @@ def test_a_core_by_the_shapes_of_its_tensors(past: int) -> None:
     keys, pairs = past + tokens, sum(past + i + 1 for i in range(tokens))
     q, y = batch * h * tokens * d_qk, batch * h * tokens * d_v
     k, v = batch * h_kv * keys * d_qk, batch * h_kv * keys * d_v
-    one = AttentionCore(n_heads=h, n_kv_heads=h_kv, d_qk=d_qk, d_v=d_v, span=Causal())
+    core = AttentionCore(n_heads=h, n_kv_heads=h_kv, d_qk=d_qk, d_v=d_v, span=Causal())
     work = Workload(batch, tokens, past, tokens)
-    products = [op for op in one.operations(work) if isinstance(op, MatMul)]
+    products = [op for op in core.operations(work) if isinstance(op, MatMul)]
     assert [op.flops for op in products] == [2 * batch * h * tokens * keys * width for width in (d_qk, d_v)]
     assert [op.flops_masked for op in products] == [2 * batch * h * pairs * width for width in (d_qk, d_v)]
     assert [(op.traffic.activations, op.traffic.cache) for op in products] == [(q, k), (y, v)]
     token = h_kv * (d_qk + d_v)
-    assert one.token == token and one.cache(work).elements == token * keys
-    assert one.describe_cache().startswith("K") and f"{h_kv:,} · ({d_qk} + {d_v})" in one.describe_cache()
-    assert one.saved(work) == q + k + v + y
-    assert one.saved(work._replace(keep_scores=True)) == q + k + v + batch * h * tokens * keys
-    assert (one.rows_kept(work), one.rows_kept(work._replace(keep_scores=True))) == (h, 0)
+    assert core.token == token and core.cache(work).elements == token * keys
+    assert core.describe_cache().startswith("K") and f"{h_kv:,} · ({d_qk} + {d_v})" in core.describe_cache()
+    assert core.saved(work) == q + k + v + y
+    assert core.saved(work._replace(keep_scores=True)) == q + k + v + batch * h * tokens * keys
+    assert (core.rows_kept(work), core.rows_kept(work._replace(keep_scores=True))) == (h, 0)
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ def test_another_cost_is_refuted(form: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_fused_activation_leaves_its_middle_on_the_chip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Activation, "on_chip", lambda self, work: 0)
-    found = {row.path for row in verify(load(LLAMA), ["traffic"]).failures}
-    assert found == {f"layers.{i}.feed_forward.activation" for i in (0, 1)}
+    failed_paths = {row.path for row in verify(load(LLAMA), ["traffic"]).failures}
+    assert failed_paths == {f"layers.{i}.feed_forward.activation" for i in (0, 1)}
 
 
 def test_the_core_of_latents_reads_what_was_expanded_and_no_latent() -> None:

@@ -44,50 +44,50 @@ CLASSES: dict[str, Any] = {
 }
 
 
-def made(said: Any) -> Any:
+def construct(table: Any) -> Any:
     """A part, or what one holds, as the file says it."""
-    if isinstance(said, list):
-        return tuple(map(made, said))
-    if not isinstance(said, Mapping):
-        return said
-    if "range" in said:
-        return range(said["range"])
-    if "form" in said and "is" not in said:
-        return pieces([said])[0]
-    cls = CLASSES[said["is"]]
-    found: dict[str, Any] = dict.fromkeys(said.get("none", ()))
+    if isinstance(table, list):
+        return tuple(map(construct, table))
+    if not isinstance(table, Mapping):
+        return table
+    if "range" in table:
+        return range(table["range"])
+    if "form" in table and "is" not in table:
+        return pieces([table])[0]
+    cls = CLASSES[table["is"]]
+    values: dict[str, Any] = dict.fromkeys(table.get("none", ()))
     if issubclass(cls, Struct):
-        found |= {field.name: None for field in struct_fields(cls) if field.default is NODEFAULT}
-        held = {field.name: field.type for field in struct_fields(cls)}
+        values |= {field.name: None for field in struct_fields(cls) if field.default is NODEFAULT}
+        types = {field.name: field.type for field in struct_fields(cls)}
     else:
-        held = {name: "" for name in cls._fields}
-        found |= {name: None for name in cls._fields if name not in cls._field_defaults}
-    for name, value in said.items():
-        if name in held:
-            found[name] = frozenset(value) if held[name].startswith("frozenset") else made(value)
-    return cls(**found)
+        types = {name: "" for name in cls._fields}
+        values |= {name: None for name in cls._fields if name not in cls._field_defaults}
+    for name, value in table.items():
+        if name in types:
+            values[name] = frozenset(value) if types[name].startswith("frozenset") else construct(value)
+    return cls(**values)
 
 
-def number(said: Any) -> Any:
+def number(value: Any) -> Any:
     """A number, or a sum of products written out."""
-    if isinstance(said, list):
-        return tuple(map(number, said))
-    if isinstance(said, str):
-        return Fraction(said) if "/" in said else eval(said, {"__builtins__": {}})
-    return said
+    if isinstance(value, list):
+        return tuple(map(number, value))
+    if isinstance(value, str):
+        return Fraction(value) if "/" in value else eval(value, {"__builtins__": {}})
+    return value
 
 
-def row(said: Mapping[str, Any]) -> tuple[Any, Workload, dict[str, Any]]:
+def row(table: Mapping[str, Any]) -> tuple[Any, Workload, dict[str, Any]]:
     """What is not given: all parameters active, no mask, nothing else."""
-    pinned = {name: number(value) for name, value in said.items() if name not in ("part", "work")}
+    pinned = {name: number(value) for name, value in table.items() if name not in ("part", "work")}
     if "params" in pinned:
         pinned.setdefault("active", pinned["params"])
     if "flops" in pinned:
         pinned.setdefault("flops_masked", pinned["flops"])
-    return made(said["part"]), WORK._replace(**said.get("work", {})), pinned
+    return construct(table["part"]), WORK._replace(**table.get("work", {})), pinned
 
 
-ROWS = {name: row(said) for name, said in tomllib.loads((DATA / "parts.toml").read_text("utf-8")).items()}
+ROWS = {name: row(table) for name, table in tomllib.loads((DATA / "parts.toml").read_text("utf-8")).items()}
 
 
 # What a description says of parts that are pinned: its table, of a layer with rotary positions where "rotary".
@@ -121,11 +121,11 @@ def figures(part: Any, work: Workload) -> dict[str, Any]:
     ledger = walk(part, work)
     moved = [entry.traffic for entry in ledger]
     sums = ("params", "active", "flops", "flops_masked", "flops_other", "saved", "sent")
-    found: dict[str, Any] = {name: ledger.total(name) for name in sums}
-    found["received"] = sum(each.received * entry.runs for entry in ledger for each in entry.transfers)
-    found["traffic"] = tuple(sum(column) for column in zip(*moved, strict=True))
-    found["cache"] = tuple(ledger.cache_terms)
-    return {name: value for name, value in found.items() if value not in (0, (0, 0, 0))}
+    sums_by_name: dict[str, Any] = {name: ledger.total(name) for name in sums}
+    sums_by_name["received"] = sum(transfer.received * entry.runs for entry in ledger for transfer in entry.transfers)
+    sums_by_name["traffic"] = tuple(sum(column) for column in zip(*moved, strict=True))
+    sums_by_name["cache"] = tuple(ledger.cache_terms)
+    return {name: value for name, value in sums_by_name.items() if value not in (0, (0, 0, 0))}
 
 
 FORMULAS = ("weights", "operations", "saved", "cache", "transfers")
@@ -140,12 +140,12 @@ def test_pinned(name: str) -> None:
 @pytest.mark.parametrize("name", SAID)
 def test_a_description_makes_what_is_pinned(name: str) -> None:
     _, work, pinned = ROWS[name]
-    section, said = SAID[name]
+    section, table = SAID[name]
     model = build({"d_model": 11, "n_layers": 1, "attention": {"n_heads": 1}, "feed_forward": {"d_ff": 3}}, "")
     layer = model.description.last.layer["layer"]
-    positions = layer.positions.values() | {"form": "rotary" if said.get("rotary") else "none"}
+    positions = layer.positions.values() | {"form": "rotary" if table.get("rotary") else "none"}
     place = Place(11, layer.norm, PositionsOptions.of(positions), "decoder")
-    assert figures(mechanism(section).of(said).build(place), work) == pinned
+    assert figures(mechanism(section).of(table).build(place), work) == pinned
 
 
 def test_every_part_is_pinned() -> None:
@@ -178,9 +178,9 @@ def test_a_doubled_formula_is_noticed(cls: type[Leaf], formula: str, monkeypatch
     assert any(figures(part, work) != pinned for part, work, pinned in rows)
 
 
-def feels(child: Any, other: Any, work: Workload) -> bool:
+def feels(child: Any, changed: Any, work: Workload) -> bool:
     """False for what is done once, whatever the batch."""
-    return figures(child.part, child.on(work)) != figures(child.part, other.on(work))
+    return figures(child.part, child.on(work)) != figures(child.part, changed.on(work))
 
 
 @pytest.mark.parametrize("name", [name for name, (part, _, _) in ROWS.items() if not isinstance(part, Leaf)])
@@ -192,11 +192,11 @@ def test_every_child_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         done = None if child.on(work) is None else figures(child.part, child.on(work)).keys() - {"params", "active"}
         owns = child.part.params if isinstance(child.part, Leaf) else True
         wider = child._replace(on=lambda work, on=child.on: on(work)._replace(batch=work.batch + 1))
-        others = ([[], [child, child]] if done or owns else []) + (
+        replacements = ([[], [child, child]] if done or owns else []) + (
             [[wider]] if done and feels(child, wider, work) else []
         )
-        assert others or done is None, f"{child.name} does nothing"
-        for other in others:
-            tampered = [*honest[:i], *other, *honest[i + 1 :]]
+        assert replacements or done is None, f"{child.name} does nothing"
+        for replacement in replacements:
+            tampered = [*honest[:i], *replacement, *honest[i + 1 :]]
             monkeypatch.setattr(type(part), "children", lambda self, tampered=tampered: iter(tampered))
             assert figures(fresh(part), work) != pinned, child.name

@@ -21,13 +21,13 @@ from txcalc.sources.presets import names
 
 
 def counted(name: str, model: str | Model, batch: int = 1, tokens: int = 2048, attention: str = "dense") -> Convention:
-    made = load(model) if isinstance(model, str) else model
-    return CONVENTIONS[name](made, made.ledger(batch, tokens), attention, 1)
+    loaded = load(model) if isinstance(model, str) else model
+    return CONVENTIONS[name](loaded, loaded.ledger(batch, tokens), attention, 1)
 
 
-def term(found: Convention, name: str) -> int:
-    (one,) = (each.theirs for each in found.terms if each.name == name)
-    return one
+def term(count: Convention, name: str) -> int:
+    (flops,) = (entry.theirs for entry in count.terms if entry.name == name)
+    return flops
 
 
 @pytest.mark.parametrize("attention", ["dense", "masked"])
@@ -39,16 +39,16 @@ def test_terms_sum_to_both_totals(name: str, attention: str) -> None:
     described = 0
     for convention in CONVENTIONS.values():
         try:
-            found = convention(model, ledger, attention, 1)
+            count = convention(model, ledger, attention, 1)
         except InputError as error:
             assert str(error).startswith(f"--as {convention_name(convention)}: ")
             continue
         described += 1
-        passes = 3 if found.counts == "a training step" else 1
-        assert found.ours == passes * ledger.total(quantity)
-        assert len({each.name for each in found.terms}) == len(found.terms)
-        for each in found.terms:
-            assert bool(each.why) == (each.theirs != each.ours), each
+        passes = 3 if count.counts == "a training step" else 1
+        assert count.ours == passes * ledger.total(quantity)
+        assert len({row.name for row in count.terms}) == len(count.terms)
+        for row in count.terms:
+            assert bool(row.why) == (row.theirs != row.ours), row
     least = {"encoder-decoder": 1, "audio": 0, "vision": 0}.get(model.kind, 5)
     indexed = any(type(entry.leaf).__name__ == "IndexCore" for entry in ledger)  # which megatron's form has no term for
     least = least - 1 if indexed else least
@@ -56,7 +56,7 @@ def test_terms_sum_to_both_totals(name: str, attention: str) -> None:
 
 
 def convention_name(convention: Any) -> str:
-    (name,) = (name for name, each in CONVENTIONS.items() if each is convention)
+    (name,) = (name for name, function in CONVENTIONS.items() if function is convention)
     return name
 
 
@@ -67,12 +67,12 @@ def test_any_description_is_counted_or_refused(raw: dict[str, Any], tokens: int)
     ledger = model.ledger(2, tokens)
     for name, convention in CONVENTIONS.items():
         try:
-            found = convention(model, ledger, "dense", 1)
+            count = convention(model, ledger, "dense", 1)
         except InputError:
             indexed = any(isinstance(entry.leaf, IndexCore) for entry in ledger)
             assert name not in ("2n", "6n", "llama-3", "transformers") and (indexed or name != "torchtitan")
             continue
-        assert found.ours == ledger.total("flops") * (1 if name == "2n" else 3)
+        assert count.ours == ledger.total("flops") * (1 if name == "2n" else 3)
 
 
 @pytest.mark.slow
@@ -146,26 +146,26 @@ def test_every_formula_by_hand(sparse: bool, tied: bool) -> None:
         a_layer = 6 * d * wide + 4 * t * wide + 3 * 4 * t + 2 * wide * d + 4 * d * 100
         by_hand["chinchilla"] = 3 * (4 * v * d + 3 * a_layer)
     assert {name: counted(name, model, 2, t).theirs for name in by_hand} == {
-        name: 18 * each for name, each in by_hand.items()
+        name: 18 * flops for name, flops in by_hand.items()
     }
     assert by_hand.keys() == CONVENTIONS.keys() - ({"chinchilla"} if sparse else set())
     # What is computed again, and a utilisation of it.
-    for name, each in by_hand.items():
-        found = counted(name, model, 2, t)
+    for name, flops in by_hand.items():
+        count = counted(name, model, 2, t)
         blocks: dict[str, Any] = {"megatron": 24 * 3 * d * d + 4 * 3 * d * t, "2n": 0}
         blocks["megatron-model"] = blocks["megatron"]
         cores: dict[str, Any] = dict.fromkeys(("palm", "torchtitan"), 3 * wide * t)
         cores |= dict.fromkeys(("llm-foundry", "nanotron", "nanogpt", "megatron", "megatron-model"), 3 * d * t)
         cores["megatron-lm"] = 3 * wide * t / 2
-        again = {
+        recomputed = {
             "none": 0,
-            "blocks": 18 * blocks.get(name, Fraction(each) / 3) // 1,
+            "blocks": 18 * blocks.get(name, Fraction(flops) / 3) // 1,
             "core": 18 * 4 * cores.get(name, 0),
         }
         if name == "megatron":
-            assert found.model_flops == 18 * (each - blocks[name])
+            assert count.model_flops == 18 * (flops - blocks[name])
         if name not in ("chinchilla", "2n"):
-            assert {how: found.hardware_flops(how) - found.model_flops for how in again} == again, name
+            assert {how: count.hardware_flops(how) - count.model_flops for how in recomputed} == recomputed, name
 
 
 def test_rules_of_thumb_by_hand() -> None:
@@ -173,14 +173,14 @@ def test_rules_of_thumb_by_hand() -> None:
     model = load("D=48 L=3 h=4 h_kv=2 d_h=20 F=100 V=70 plain ln bias learned=40 untied")
     ledger = model.ledger(2, 9)
     d, layers, square = 48, 3, 48 * 48
-    found = {rule.what: (rule.formula, rule.gives, rule.truth) for rule in rules_of_thumb(model, ledger)}
+    rules = {rule.what: (rule.formula, rule.gives, rule.truth) for rule in rules_of_thumb(model, ledger)}
     truth = {kind: sum(e.params for e in ledger if e.kind == kind) for kind in {e.kind for e in ledger}}
     fed = layers * (2 * 48 * 100 + 100 + 48)
     attended = layers * (48 * 80 + 80 + 2 * (48 * 40 + 40) + 80 * 48 + 48)
     bare = attended + fed + layers * 4 * 48 + 2 * 48
     products = 2 * (attended + fed - layers * (80 + 80 + 48 + 100 + 48) + 70 * 48) + 4 * layers * 80 * 9
     assert truth["attention"] == attended and truth["feed_forward"] == fed
-    assert found == {
+    assert rules == {
         "attention of all layers": ("4·L·D²", 4 * layers * square, attended),
         "feed-forward of all layers": ("8·L·D²", 8 * layers * square, fed),
         "parameters, no embeddings": ("12·L·D²", 12 * layers * square, bare),
@@ -202,8 +202,8 @@ def test_rules_of_thumb_by_hand() -> None:
 
 def test_nanogpts_notebook() -> None:
     """transformer_sizing.ipynb, without biases: 875,062,886,400 by the formula, 874,944,921,600 by products."""
-    found = counted("nanogpt", "D=768 h=12 L=12 F=3072 V=50257 plain ln nobias learned=1024 tied", tokens=1024)
-    assert (found.theirs, found.ours) == (875_062_886_400, 874_944_921_600)
+    count = counted("nanogpt", "D=768 h=12 L=12 F=3072 V=50257 plain ln nobias learned=1024 tied", tokens=1024)
+    assert (count.theirs, count.ours) == (875_062_886_400, 874_944_921_600)
 
 
 # Hoffmann et al. 2022 (arXiv 2203.15556), table A4: FLOPs over 6·N·D with N = 13·L·D² + V·D, sequences of 2,048; the
@@ -214,16 +214,16 @@ def test_nanogpts_notebook() -> None:
 )
 def test_chinchilla_table_a4(layers: int, width: int, heads: int, ratio: str) -> None:
     model = load(f"D={width} h={heads} L={layers} F={4 * width} V=32000 plain nobias tied")
-    found = counted("chinchilla", model)
+    count = counted("chinchilla", model)
     params = 13 * layers * width**2 + 32_000 * width
-    shown = found.theirs - term(found, "embeddings") - term(found, "logits")
+    shown = count.theirs - term(count, "embeddings") - term(count, "logits")
     assert f"{shown / (6 * params * 2048):.2f}" == ratio
-    assert f"{found.theirs / (6 * params * 2048):.2f}" != ratio
+    assert f"{count.theirs / (6 * params * 2048):.2f}" != ratio
 
 
 def test_chinchilla_term_by_term() -> None:
     """Appendix F by hand for GPT-2's sizes."""
-    found = counted("chinchilla", "gpt2", batch=2, tokens=1000)
+    count = counted("chinchilla", "gpt2", batch=2, tokens=1000)
     t, d, v, h, layers = 1000, 768, 50_257, 12, 12
     per_layer = {
         "QKV": 2 * 3 * t * d * d,
@@ -235,7 +235,7 @@ def test_chinchilla_term_by_term() -> None:
     }
     once = {"embeddings": 2 * t * v * d, "logits": 2 * t * d * v}
     by_hand = {**once, **{name: layers * flops for name, flops in per_layer.items()}}
-    assert {each.name: each.theirs for each in found.terms} == {name: 6 * flops for name, flops in by_hand.items()}
+    assert {entry.name: entry.theirs for entry in count.terms} == {name: 6 * flops for name, flops in by_hand.items()}
 
 
 # Narayanan et al. 2021 (arXiv 2104.04473), table 2: days for 300 B tokens of the 174.6 B model (V = 51,200, s = 2,048)
@@ -245,12 +245,12 @@ def test_chinchilla_term_by_term() -> None:
 )
 def test_megatron_table_2(gpus: int, teraflops: int, days: int) -> None:
     model = load("D=12288 L=96 h=96 F=49152 V=51200 plain ln bias learned=2048 tied")
-    found = counted("megatron", model)
-    seconds = found.theirs * Fraction(300 * 10**9, 2048) / (gpus * teraflops * 10**12)
+    count = counted("megatron", model)
+    seconds = count.theirs * Fraction(300 * 10**9, 2048) / (gpus * teraflops * 10**12)
     assert days - Fraction(1, 2) <= seconds / 86_400 < days + 1  # the printed days are rounded or cut off
     h, layers, s = 12_288, 96, 2048
     equation = 96 * s * layers * h * h * (1 + Fraction(s, 6 * h) + Fraction(51_200, 16 * layers * h))
-    assert found.theirs == equation
+    assert count.theirs == equation
 
 
 # Korthikanti et al. 2022 (arXiv 2205.05198), table 5: model FLOPs utilisation at the printed seconds an iteration.
@@ -266,10 +266,10 @@ def test_megatron_without_recomputation(
     heads: int, width: int, layers: int, batch: int, gpus: int, seconds: float, percent: float
 ) -> None:
     model = load(f"D={width} L={layers} h={heads} F={4 * width} V=51200 plain ln bias learned=2048 tied")
-    found = counted("megatron", model, batch=batch)
-    flops = found.theirs - term(found, "the layers' forward again")
+    count = counted("megatron", model, batch=batch)
+    flops = count.theirs - term(count, "the layers' forward again")
     assert abs(100 * flops / (seconds * gpus * 312e12) - percent) < (0.2 if seconds < 2 else 0.05)
-    assert flops == found.ours  # the paper's model is exactly the classic block
+    assert flops == count.ours  # the paper's model is exactly the classic block
 
 
 # How far each is from an exact count of the dense forward, measured on others' own code, in percent.
@@ -288,9 +288,9 @@ def test_megatron_without_recomputation(
     ],
 )
 def test_known_errors(convention: str, model: str, tokens: int, percent: float) -> None:
-    found = counted(convention, model, tokens=tokens)
+    count = counted(convention, model, tokens=tokens)
     digits = 1 if percent > 100 else 2
-    assert round(100 * (found.theirs / found.ours - 1), digits) == percent
+    assert round(100 * (count.theirs / count.ours - 1), digits) == percent
 
 
 # NVIDIA's performance pages of Megatron-Bridge (067f987) print TFLOP/s and tokens per second of an accelerator: their
@@ -314,8 +314,8 @@ def test_an_encoder_decoder_as_transformers_counts_it() -> None:
     """T5-small has 60,506,624 parameters, of which 16,449,536 are the shared table, to which its head is tied, and 512
     the two tables of relative positions, `nn.Embedding`s too."""
     model = load("t5-small")
-    found = CONVENTIONS["transformers"](model, model.ledger(2, 100, source=400), "dense", 1)
-    assert found.theirs == 6 * (60_506_624 - 16_449_536 - 512) * 2 * 400
+    count = CONVENTIONS["transformers"](model, model.ledger(2, 100, source=400), "dense", 1)
+    assert count.theirs == 6 * (60_506_624 - 16_449_536 - 512) * 2 * 400
 
 
 def test_ours_is_what_show_calls_a_training_step() -> None:
@@ -334,7 +334,7 @@ run = Command("show", columns=90, NO_COLOR="1")
 def test_several_conventions_at_once() -> None:
     result = run("gpt3-175b", "--tokens", "2k", "--as", "megatron,palm", "--as", "korthikanti", "--json")
     data = json.loads(result.stdout)
-    assert [each["name"] for each in data["conventions"]] == ["megatron", "palm", "korthikanti"]
+    assert [row["name"] for row in data["conventions"]] == ["megatron", "palm", "korthikanti"]
     assert data["as"] == data["conventions"][0]
     layers, s, h, heads = 96, 2048, 12_288, 96
     assert data["conventions"][2]["theirs"] == layers * s * h * (34 + Fraction(5 * heads * s, h))
@@ -345,9 +345,9 @@ def test_korthikanti_s_terms_are_all_that_the_layers_keep() -> None:
     ledger = model.ledger(2, 8, keep_scores=True)
     assert korthikanti(model, ledger).ours == 2 * sum(e.saved for e in ledger if e.steps[0].name == "layers")
     for change in ({"attention.d_v": 16}, {"attention.d_head": 16, "attention.d_v": 32}):
-        other = model.set(change)
+        changed = model.set(change)
         with pytest.raises(InputError, match="as wide as the model"):
-            korthikanti(other, other.ledger(2, 8, keep_scores=True))
+            korthikanti(changed, changed.ledger(2, 8, keep_scores=True))
 
 
 @pytest.mark.parametrize(
@@ -355,15 +355,15 @@ def test_korthikanti_s_terms_are_all_that_the_layers_keep() -> None:
 )  # of frozen weights backward multiplies for the input alone
 def test_a_count_beside_frozen_weights(learns: list[str], passes: int) -> None:
     model = load("D=64 L=2 h=4 F=96 V=50 untied", {"lora.rank": 4, "lora.modules": learns} if learns else {})
-    found = CONVENTIONS["6n"](model, model.ledger(2, 8), "dense", 1)
-    ours = {each.name: each.ours for each in found.terms}
+    count = CONVENTIONS["6n"](model, model.ledger(2, 8), "dense", 1)
+    ours = {entry.name: entry.ours for entry in count.terms}
     assert ours["feed-forward"] == passes * 2 * 3 * 64 * 96 * 2 * 2 * 8
 
 
 def test_korthikanti_counts_layers_that_share_weights_each() -> None:
     model = load("D=64 L=3 h=2 F=256 V=50 plain ln bias")
-    found = [
-        korthikanti(one, one.ledger(2, 8, keep_scores=True)) for one in (model, model.set({"shared_layers": True}))
+    counts = [
+        korthikanti(case, case.ledger(2, 8, keep_scores=True)) for case in (model, model.set({"shared_layers": True}))
     ]
-    assert [each.theirs for each in found] == [3 * 2 * 8 * (34 * 64 + 5 * 2 * 8)] * 2
-    assert found[0].ours == found[1].ours
+    assert [count.theirs for count in counts] == [3 * 2 * 8 * (34 * 64 + 5 * 2 * 8)] * 2
+    assert counts[0].ours == counts[1].ours

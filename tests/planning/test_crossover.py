@@ -24,8 +24,8 @@ from txcalc.sources.presets import names
 LINEAR, WITH_HEAD = RULES[3].name, RULES[4].name
 
 
-def found(model: str, **asked: Any) -> dict[tuple[str, str], int | None]:
-    return {(each.rule.name, each.attention): each.tokens for each in crossovers(lengths(load(model), **asked))}
+def crossover_tokens(model: str, **options: Any) -> dict[tuple[str, str], int | None]:
+    return {(point.rule.name, point.attention): point.tokens for point in crossovers(lengths(load(model), **options))}
 
 
 def holds(prefills: Prefills, rule: CrossoverRule, attention: str, tokens: int) -> bool:
@@ -47,8 +47,8 @@ def holds(prefills: Prefills, rule: CrossoverRule, attention: str, tokens: int) 
 @given(h=st.integers(1, 8), d_h=st.integers(1, 16), n=st.integers(1, 8), v=st.integers(1, 400))
 def test_classic_blocks(h: int, d_h: int, n: int, v: int) -> None:
     d = h * d_h
-    plain = found(f"D={d} h={h} F={4 * d} L={n} V={v} plain")
-    gated = found(f"D={d} h={h} F={4 * d} L={n} V={v} gated")
+    plain = crossover_tokens(f"D={d} h={h} F={4 * d} L={n} V={v} plain")
+    gated = crossover_tokens(f"D={d} h={h} F={4 * d} L={n} V={v} gated")
     with_head = Fraction(v, 2 * n)
     sums: tuple[tuple[Any, list[Any]], ...] = (
         (plain, [4 * d, 2 * d, 2 * d, 6 * d, 6 * d + with_head]),
@@ -61,17 +61,17 @@ def test_classic_blocks(h: int, d_h: int, n: int, v: int) -> None:
 
 
 def test_the_published_crossovers() -> None:
-    llama = found("llama-3.1-8b")
+    llama = crossover_tokens("llama-3.1-8b")
     assert (llama[LINEAR, "dense"], llama[WITH_HEAD, "dense"]) == (26_624, 28_628)
-    gpt2 = found("gpt2")
+    gpt2 = crossover_tokens("gpt2")
     assert [gpt2[rule.name, "dense"] for rule in RULES[:4]] == [4 * 768, 2 * 768, 2 * 768, 6 * 768]
     # 24·T ≥ 160,849
     assert gpt2[WITH_HEAD, "dense"] == 6703
     # The router's 8 columns and 2 of 8 experts are feed-forward: (E + 3·k·F)/2 tokens.
-    mixtral = found("mixtral-8x7b")
+    mixtral = crossover_tokens("mixtral-8x7b")
     assert mixtral[RULES[0].name, "dense"] == (8 + 3 * 2 * 14_336) // 2
     # Mistral's window of 4,096 is shorter than any crossover; the rectangle of a prefill does not know it.
-    mistral = found("mistral-7b")
+    mistral = crossover_tokens("mistral-7b")
     assert mistral[LINEAR, "dense"] == 26_624 and mistral[LINEAR, "masked"] is None
 
 
@@ -85,18 +85,18 @@ def small(raw: dict[str, Any]) -> Prefills:
 def test_the_first_length_and_no_earlier(raw: dict[str, Any], data: st.DataObject) -> None:
     """Where a length is found it holds there and at none of the shorter ones; where none is, it never holds."""
     prefills = small(raw)
-    for each in crossovers(prefills):
-        if each.tokens is None:
-            assert each.why
+    for point in crossovers(prefills):
+        if point.tokens is None:
+            assert point.why
             lengths_ = [*range(1, 80), *data.draw(st.lists(st.integers(80, 10**9), max_size=4))]
-            assert not any(holds(prefills, each.rule, each.attention, tokens) for tokens in lengths_)
+            assert not any(holds(prefills, point.rule, point.attention, tokens) for tokens in lengths_)
         else:
-            assert holds(prefills, each.rule, each.attention, each.tokens)
+            assert holds(prefills, point.rule, point.attention, point.tokens)
             assert not any(
-                holds(prefills, each.rule, each.attention, n) for n in range(max(1, each.tokens - 50), each.tokens)
+                holds(prefills, point.rule, point.attention, n) for n in range(max(1, point.tokens - 50), point.tokens)
             )
-            shorter = data.draw(st.lists(st.integers(1, max(1, each.tokens - 1)), max_size=6))
-            assert each.tokens == 1 or not any(holds(prefills, each.rule, each.attention, n) for n in shorter)
+            shorter = data.draw(st.lists(st.integers(1, max(1, point.tokens - 1)), max_size=6))
+            assert point.tokens == 1 or not any(holds(prefills, point.rule, point.attention, n) for n in shorter)
 
 
 BLOCKS: dict[str, Any] = {
@@ -159,9 +159,9 @@ def test_positions_in_groups_are_searched_by_remainder(name: str) -> None:
 
 
 def test_why_there_is_none() -> None:
-    why = {(each.rule.name, each.attention): each.why for each in crossovers(lengths(load("mamba-130m")))}
+    why = {(point.rule.name, point.attention): point.why for point in crossovers(lengths(load("mamba-130m")))}
     assert set(why.values()) == {"no attention"}
-    why = {(each.rule.name, each.attention): each.why for each in crossovers(lengths(load("mistral-7b")))}
+    why = {(point.rule.name, point.attention): point.why for point in crossovers(lengths(load("mistral-7b")))}
     assert set(why.values()) == {"", "beyond its windows it grows no faster"}
     no_channel = build(
         {"d_model": 8, "n_layers": 1, "attention": {"n_heads": 2}, "layer": {"a": {"parts": ["attention"]}}}, "here"
@@ -177,10 +177,10 @@ def test_a_table_of_distances_bends_the_cost(tmp_path: Path) -> None:
     path.write_text(json.dumps(configs["deberta-base"]))
     prefills = lengths(load(path))
     assert prefills.windows == (512,)
-    for each in crossovers(prefills):
-        if each.tokens is not None and each.tokens > 1:
-            assert holds(prefills, each.rule, each.attention, each.tokens)
-            assert not holds(prefills, each.rule, each.attention, each.tokens - 1)
+    for point in crossovers(prefills):
+        if point.tokens is not None and point.tokens > 1:
+            assert holds(prefills, point.rule, point.attention, point.tokens)
+            assert not holds(prefills, point.rule, point.attention, point.tokens - 1)
 
 
 def test_a_picture_has_no_length() -> None:
@@ -241,8 +241,8 @@ def test_of_selected_keys_only_the_chosen_latents_are_read() -> None:
 
 
 def test_windows_and_states_stop_growing() -> None:
-    assert [each.context for each in balances(lengths(load("mistral-7b")))][:2] == [None, None]
-    assert [each.context for each in balances(lengths(load("mamba-130m")))] == [None, None, None, None, 1]
+    assert [balance.context for balance in balances(lengths(load("mistral-7b")))][:2] == [None, None]
+    assert [balance.context for balance in balances(lengths(load("mamba-130m")))] == [None, None, None, None, 1]
     assert balances(lengths(load("bert-base"))) == []
 
 
@@ -320,8 +320,8 @@ def test_the_closed_form_is_that_of_its_piece() -> None:
 run = Command("crossover", columns=100, NO_COLOR="1")
 
 
-@pytest.mark.parametrize(("windows", "said"), [((16, 16), ""), ((16, 8), "other lengths: [8, 16]")])
-def test_chunks_beside_windows_of_another_length_have_no_crossover(windows: tuple[int, int], said: str) -> None:
+@pytest.mark.parametrize(("windows", "message"), [((16, 16), ""), ((16, 8), "other lengths: [8, 16]")])
+def test_chunks_beside_windows_of_another_length_have_no_crossover(windows: tuple[int, int], message: str) -> None:
     chunked, window = ({"attention": {"window": size}} for size in windows)
     chunked["attention"]["chunked"] = True
     raw = {
@@ -332,6 +332,6 @@ def test_chunks_beside_windows_of_another_length_have_no_crossover(windows: tupl
         "pattern": ["a", "b"],
     }
     try:
-        assert lengths(build({**raw, "layer": {"a": chunked, "b": window}}, "mixed")).chunk == 16 and not said
+        assert lengths(build({**raw, "layer": {"a": chunked, "b": window}}, "mixed")).chunk == 16 and not message
     except InputError as error:
-        assert said and said in str(error)
+        assert message and message in str(error)

@@ -44,16 +44,16 @@ run = Command(columns=100, NO_COLOR="1")
 
 def test_a_format_that_a_model_cannot_have_is_said_not_guessed() -> None:
     model = load("gpt-oss-20b")
-    found = FormatFits(model, engine(model, "q4_k"), 8192).on(CardSet(hardware.load("b200")))
-    assert (found.need_bytes, found.room_bytes, found.fits) == (None, None, False)
-    assert found.refused and "blocks of 256 do not divide" in found.refused
+    row = FormatFits(model, engine(model, "q4_k"), 8192).on(CardSet(hardware.load("b200")))
+    assert (row.need_bytes, row.room_bytes, row.fits) == (None, None, False)
+    assert row.refused and "blocks of 256 do not divide" in row.refused
 
 
 @pytest.mark.slow
 def test_fit_lists_what_fits() -> None:
-    found = run.data("fit", "--gpu", "l4", "--weights", "bf16,int4")
-    assert found["schema"] == "txcalc/fit/1"
-    rows = {(row["model"], row["weights"]): row for row in found["rows"]}
+    document = run.data("fit", "--gpu", "l4", "--weights", "bf16,int4")
+    assert document["schema"] == "txcalc/fit/1"
+    rows = {(row["model"], row["weights"]): row for row in document["rows"]}
     assert rows["llama-3.1-8b", "bf16"]["fits"] and not rows["llama-2-13b", "bf16"]["fits"]
     assert rows["llama-2-13b", "int4"]["fits"] and not rows["llama-3.1-70b", "int4"]["fits"]
     code, out, _ = run("fit", "--memory", "16GB", "--weights", "fp16")
@@ -81,16 +81,16 @@ families = st.builds(
 def test_a_design_fits_and_one_more_layer_does_not(
     family: DesignFamily, memory: int, weights: str, context: int | None
 ) -> None:
-    asked = budget(family, weights, context, memory=memory)
+    limit = budget(family, weights, context, memory=memory)
     try:
-        shapes = designs(asked, most=3)
+        shapes = designs(limit, most=3)
     except InputError:
-        assert asked.size(family.model(1, family.step())) > memory
+        assert limit.size(family.model(1, family.step())) > memory
         return
     for shape in shapes:
         assert shape.heads and shape.d_ff and shape.kv_heads
-        assert asked.size(family.model(shape.layers, shape.width)) == memory - shape.spare <= memory
-        assert asked.size(family.model(shape.layers + 1, shape.width)) > memory
+        assert limit.size(family.model(shape.layers, shape.width)) == memory - shape.spare <= memory
+        assert limit.size(family.model(shape.layers + 1, shape.width)) > memory
         assert shape.width % 256 == shape.d_ff % 256 == 0
         assert shape.heads * family.d_head == shape.width and shape.kv_heads * family.gqa == shape.heads
         assert shape.d_ff - 256 < family.ratio * shape.width <= shape.d_ff
@@ -100,8 +100,8 @@ def test_a_design_fits_and_one_more_layer_does_not(
 @settings(max_examples=10)
 @given(families, st.integers(10**8, 10**12))
 def test_no_depth_is_nearer_to_the_parameters(family: DesignFamily, params: int) -> None:
-    asked = budget(family, params=params)
-    shapes = designs(asked, most=3)
+    limit = budget(family, params=params)
+    shapes = designs(limit, most=3)
     assume(abs(shapes[0].spare) * 20 <= params)
     for shape in shapes:
         others = [shape.layers + 1, shape.layers - 1] if shape.layers > 1 else [2]
@@ -112,10 +112,10 @@ def test_no_depth_is_nearer_to_the_parameters(family: DesignFamily, params: int)
 
 def test_cache_of_a_token_and_memory_with_a_context() -> None:
     family = DesignFamily(vocab=128_256, ratio=Fraction(7, 2), gqa=4)
-    asked = budget(family, context=8192, memory=24 * 10**9)
-    shape = asked.shape(32, 4096)
+    limit = budget(family, context=8192, memory=24 * 10**9)
+    shape = limit.shape(32, 4096)
     assert shape.cache_per_token == 131_072
-    assert shape.bytes == need(load("llama-3.1-8b"), asked.engine, 8192)
+    assert shape.bytes == need(load("llama-3.1-8b"), limit.engine, 8192)
 
 
 @pytest.mark.slow
@@ -139,9 +139,9 @@ def test_the_line_everybody_asks_for() -> None:
 def test_the_json_of_a_design() -> None:
     argv = ("design", "--params", "8B", "--vocab", "128256", "--ratio", "3.5", "--gqa", "4", "--json")
     code, out, _ = run(*argv)
-    found: dict[str, Any] = json.loads(out)
-    assert code == 0 and found["schema"] == "txcalc/design/1"
-    first = found["rows"][0]
+    document: dict[str, Any] = json.loads(out)
+    assert code == 0 and document["schema"] == "txcalc/design/1"
+    first = document["rows"][0]
     assert (first["layers"], first["width"], first["kv_heads"], first["d_ff"]) == (32, 4096, 8, 14_336)
     assert load(first["inline"]).params == first["params"] == 8_030_261_248
 
@@ -152,10 +152,10 @@ def test_csv_says_the_unit_of_what_it_writes_exact() -> None:
     assert columns == [("parameters", ""), ("tokens", ""), ("left, bf16", "bytes")]
     assert {"bert-base", "t5-small"} <= {row["row"] for row in rows}, "every form but the table has all models"
     argv = ["fit", "gpt2", "--gpu", "l4", "--gpu", "t4"]
-    (one, *_), said = run.data(*argv)["rows"], list(csv.DictReader(typed(*argv, "--format", "csv").stdout.splitlines()))
-    of = {row["column"]: (row["value"] or row["text"], row["unit"]) for row in said}
-    assert of["l4"] == (str(one["room_bytes"]), "bytes") and of["l4, format"] == (one["weights"], "")
-    assert of["l4, tokens/s"] == (str(one["tokens_per_s"]), "")
+    (top, *_), body = run.data(*argv)["rows"], list(csv.DictReader(typed(*argv, "--format", "csv").stdout.splitlines()))
+    of = {row["column"]: (row["value"] or row["text"], row["unit"]) for row in body}
+    assert of["l4"] == (str(top["room_bytes"]), "bytes") and of["l4, format"] == (top["weights"], "")
+    assert of["l4, tokens/s"] == (str(top["tokens_per_s"]), "")
     argv = ["deploy", "gpt2", "mixtral-8x7b", "--gpu", "h100-sxm:2", "--format", "csv"]
     assert typed(*argv).stdout.startswith("id,deployment,fits,layout,most sequences,TTFT (s),TPOT (s),")
 
@@ -185,16 +185,16 @@ def test_shapes_like_a_model_spend_the_budget(name: str, spend: str) -> None:
     """Plain, experts, MLA, windows, hybrids: built from its changes it costs what is said, and a round more does not
     fit, or is no nearer."""
     family = ScaledModel(load(name))
-    asked = DesignBudget(family, EngineConfig(format_of("bf16"), reserve=FREE), **{spend: 40 * 10**9})
-    shapes = designs(asked, most=3)
+    limit = DesignBudget(family, EngineConfig(format_of("bf16"), reserve=FREE), **{spend: 40 * 10**9})
+    shapes = designs(limit, most=3)
     for shape in shapes:
         model = load(name, family.changes(shape.layers, shape.width))
         assert (model.params, model.active) == (shape.params, shape.active)
         assert (shape.layers - family.first) % family.round == 0
-        size = asked.spent(model)
+        size = limit.spent(model)
         assert size == 40 * 10**9 - shape.spare
-        more = asked.spent(family.model(shape.layers + family.round, shape.width))
-        assert more > 40 * 10**9 if spend == "memory" else abs(more - 40 * 10**9) >= abs(shape.spare)
+        next_size = limit.spent(family.model(shape.layers + family.round, shape.width))
+        assert next_size > 40 * 10**9 if spend == "memory" else abs(next_size - 40 * 10**9) >= abs(shape.spare)
         if spend == "memory":
             assert shape.fits
 
@@ -205,9 +205,9 @@ def test_a_model_is_like_itself(name: str) -> None:
     stack = model.description.last
     family = ScaledModel(model)
     assert stack.d_model % family.step() == 0
-    same = family.model(stack.n_layers, stack.d_model)
-    assert same.ledger(tokens=64).by_kind("params") == model.ledger(tokens=64).by_kind("params")
-    assert same.ledger(tokens=64).total("flops") == model.ledger(tokens=64).total("flops")
+    rebuilt = family.model(stack.n_layers, stack.d_model)
+    assert rebuilt.ledger(tokens=64).by_kind("params") == model.ledger(tokens=64).by_kind("params")
+    assert rebuilt.ledger(tokens=64).total("flops") == model.ledger(tokens=64).total("flops")
 
 
 def test_a_design_s_widest_is_the_least_that_its_heads_allow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,11 +229,11 @@ def test_dense_layers_before_experts_stay_as_many() -> None:
 def test_a_budget_of_training_is_6nd() -> None:
     """Chinchilla's own: 5.76e23 FLOPs are 69.3 B parameters on 1.39 T tokens at 20 per parameter."""
     assert trainable(576 * 10**21, None) == (69_282_032_302, 20 * 69_282_032_302)
-    found = run.data("design", "qwen3-30b-a3b", "--flops", "1e23", "--train-tokens", "2T")
-    assert found["budget"]["params"] == 10**23 // (6 * 2 * 10**12)
-    for row in found["rows"]:
+    document = run.data("design", "qwen3-30b-a3b", "--flops", "1e23", "--train-tokens", "2T")
+    assert document["budget"]["params"] == 10**23 // (6 * 2 * 10**12)
+    for row in document["rows"]:
         assert row["train_flops"] == 6 * row["active"] * 2 * 10**12
-        assert row["spare"] == found["budget"]["params"] - row["active"]
+        assert row["spare"] == document["budget"]["params"] - row["active"]
         assert abs(row["train_flops"] - 10**23) <= 10**23 / 20
 
 
@@ -247,8 +247,8 @@ def test_a_budget_of_training_is_6nd() -> None:
 def test_plans_use_the_memory_that_a_process_sees(card: str, seen: float) -> None:
     """Whatever the engine: macOS two thirds or three quarters, Linux a half on Strix Halo, CUDA some 0.5 GiB less than
     the driver reports (presets/memory.toml); in training without the CUDA context of NVIDIA's."""
-    one = hardware.load(card)
-    for usable in (Reserve.none().available(one), allocatable(one) + CONTEXT * (one.vendor == "NVIDIA")):
+    device = hardware.load(card)
+    for usable in (Reserve.none().available(device), allocatable(device) + CONTEXT * (device.vendor == "NVIDIA")):
         assert usable == pytest.approx(seen * 2**30, rel=0.001)
 
 
@@ -264,11 +264,11 @@ def test_the_last_byte_is_enough() -> None:
     """What is usable may be all of it."""
     model = load("D=512 L=4 h=8 h_kv=4 F=1376 V=32000")
     how, layout = engine(model), Layout()
-    held = RankBytes(model, Sharding(model).stages(layout)[0], how, layout)
+    rank = RankBytes(model, Sharding(model).stages(layout)[0], how, layout)
     for context, sequences in ((100, 1), (4000, 3)):
-        most = max(held.activations(context, sequences).values())
-        all_of_it = held.weights_bytes + held.cache_bytes(context, sequences) + sum(held.overheads.values()) + most
-        assert held.fits(all_of_it, context, sequences) and not held.fits(all_of_it - 1, context, sequences)
+        most = max(rank.activations(context, sequences).values())
+        all_of_it = rank.weights_bytes + rank.cache_bytes(context, sequences) + sum(rank.overheads.values()) + most
+        assert rank.fits(all_of_it, context, sequences) and not rank.fits(all_of_it - 1, context, sequences)
 
 
 def test_a_ratio_is_a_short_number() -> None:
@@ -293,8 +293,8 @@ def test_ram_that_is_just_enough_suffices() -> None:
     how = replace(engine(model, "Q4_K_M"), offload=Offload(HostMemory(10**12, 10**11), 5))
     free = Planner(model, card, how).ram_free(Layout(), 4096, 1)
     assert free is not None and 0 < free < 10**12
-    found = FormatFits(model, how, 4096).on(CardSet(card))
-    assert found.ram_free_bytes == free
+    row = FormatFits(model, how, 4096).on(CardSet(card))
+    assert row.ram_free_bytes == free
     for lacking in (0, 1):
         host = HostMemory(10**12 - free - lacking, 10**11)
         short = Planner(model, card, replace(how, offload=Offload(host, 5)))
@@ -302,8 +302,8 @@ def test_ram_that_is_just_enough_suffices() -> None:
 
 
 def test_a_design_that_is_not_one_round_deep() -> None:
-    for family, said in ((DesignFamily(vocab=1000), "not one"), (ScaledModel(load("gemma-2-9b")), "not 2 layers")):
-        with pytest.raises(InputError, match=said):
+    for family, message in ((DesignFamily(vocab=1000), "not one"), (ScaledModel(load("gemma-2-9b")), "not 2 layers")):
+        with pytest.raises(InputError, match=message):
             designs(DesignBudget(family, engine(SMALL), memory=10))
 
 
@@ -337,9 +337,9 @@ def test_of_formats_beside_ram_the_one_that_leaves_most_of_it() -> None:
 )
 def test_a_gguf_format_is_judged_by_the_engine_that_runs_it(name: str, card: str, room: float) -> None:
     """They were short of 61 MiB, 1.021 GiB and 338 MiB: by vLLM's reserve and its chunks of 8,192 tokens."""
-    (found,) = fit(name, gpu=card, weights="Q4_K_M").rows
-    assert found.fits and found.room_bytes and found.room_bytes / 2**30 == pytest.approx(room, abs=0.001)
-    assert found == fit(name, gpu=card, weights="Q4_K_M", engine="llama.cpp").rows[0]
+    (row,) = fit(name, gpu=card, weights="Q4_K_M").rows
+    assert row.fits and row.room_bytes and row.room_bytes / 2**30 == pytest.approx(room, abs=0.001)
+    assert row == fit(name, gpu=card, weights="Q4_K_M", engine="llama.cpp").rows[0]
     counted = fit(name, gpu=card, weights="Q4_K_M", engine="none").rows[0]
     assert counted.room_bytes and counted.room_bytes < 0 and counted.engine == ""
 
@@ -398,20 +398,20 @@ def test_fit_deploy_and_memory_agree(seed: int) -> None:
         model, weights = load(model.name, {"quantization": {"bits": 4, "group_size": 64}}), "native"
     of_card = fit(model, gpu=f"{card}:{number}", weights=weights, context=context)
     (row,) = of_card.rows
-    named = row.engine.partition(" ")[0] or (None if mlx else "none")  # for its formats mlx-lm cannot be named
-    known = weights in LLAMA_CPP or mlx or card.startswith("m")  # what only one engine runs
-    asked: dict[str, Any] = {} if known else {"engine": named}
+    engine_name = row.engine.partition(" ")[0] or (None if mlx else "none")  # for its formats mlx-lm cannot be named
+    is_fixed = weights in LLAMA_CPP or mlx or card.startswith("m")  # what only one engine runs
+    options: dict[str, Any] = {} if is_fixed else {"engine": engine_name}
     if row.refused:
         with pytest.raises(InputError):
-            txcalc.deploy(model, f"{card}:{number}", weights=weights, context=row.context, concurrency=1, **asked)
+            txcalc.deploy(model, f"{card}:{number}", weights=weights, context=row.context, concurrency=1, **options)
         return
-    plan = txcalc.deploy(model, f"{card}:{number}", weights=weights, context=row.context, concurrency=1, **asked)
+    plan = txcalc.deploy(model, f"{card}:{number}", weights=weights, context=row.context, concurrency=1, **options)
     assert plan.fits == row.fits
     if str(plan.layout) == row.layout:
         assert plan.headroom_bytes == row.room_bytes
     if number == 1:
         memory = f"{of_card.memory_bytes - of_card.reserve_bytes}B"
-        (bare,) = fit(model, memory=memory, weights=weights, context=context, engine=named).rows
+        (bare,) = fit(model, memory=memory, weights=weights, context=context, engine=engine_name).rows
         assert bare.room_bytes is not None and row.room_bytes is not None
         if row.engine and hardware.load(card).unified:  # it holds the table of tokens, which is in RAM otherwise
             assert bare.room_bytes >= row.room_bytes
@@ -420,10 +420,10 @@ def test_fit_deploy_and_memory_agree(seed: int) -> None:
 
 
 def test_unified_memory_says_what_the_system_gives() -> None:
-    said = " ".join(run("fit", "gpt2", "--gpu", "m4-max,strix-halo,gb10").stdout.split())
-    assert "96 GiB usable (sudo sysctl iogpu.wired_limit_mb=N gives more)" in said
-    assert "62.47 GiB usable (the kernel parameter ttm.pages_limit gives more)" in said
-    assert "about 102 of 121 GiB are free after start" in said
+    output = " ".join(run("fit", "gpt2", "--gpu", "m4-max,strix-halo,gb10").stdout.split())
+    assert "96 GiB usable (sudo sysctl iogpu.wired_limit_mb=N gives more)" in output
+    assert "62.47 GiB usable (the kernel parameter ttm.pages_limit gives more)" in output
+    assert "about 102 of 121 GiB are free after start" in output
     notes = run.data("train", "gpt2", "--gpu", "m4-max:1", "--layout", "tp=1")["notes"]
     assert "m4-max is the largest, of 128 GB; with less memory: m4-max-NNgb" in notes
     assert "Apple M4 Max: sudo sysctl iogpu.wired_limit_mb=N gives more" in notes

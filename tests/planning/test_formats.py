@@ -112,8 +112,8 @@ def test_native_bytes_are_the_files_of_torch_less_what_names_tensors(name: str) 
     """A tensor's name, dtype and shape take 360 to 393 bytes in a zip archive, and 170 to 185 in files of torch before
     1.6; the sizes in MiB are rounded to 524 bytes, 3 for each tensor of the smallest file."""
     whole, tensors = QUANTISED["torch_files"][name]
-    named = (whole - besides(name) - size(name)) / tensors
-    assert 170 < named < 185 if name.startswith("gpt2") else 360 < named < 393
+    bytes_per_tensor = (whole - besides(name) - size(name)) / tensors
+    assert 170 < bytes_per_tensor < 185 if name.startswith("gpt2") else 360 < bytes_per_tensor < 393
 
 
 def test_deepseek_v4_flashs_bytes_are_those_of_its_files() -> None:
@@ -191,10 +191,10 @@ def test_a_config_says_the_bits_of_a_matrix(config: dict[str, Any], formulas: li
         eval(text, {"n": 256 * columns, "r": 256, "c": columns})
         for text, columns in ((formulas[0], 256), (formulas[-1], 768))
     )
-    found = bits(config)
-    assert (found["layers.0.attention.q"], found["layers.0.feed_forward.down"]) == (3 * q, 3 * down)
-    assert found["embedding.tokens"] == found["head.projection"] == 16 * 256 * 1000
-    assert found["final_norm"] == 16 * 256
+    matrix_bits = bits(config)
+    assert (matrix_bits["layers.0.attention.q"], matrix_bits["layers.0.feed_forward.down"]) == (3 * q, 3 * down)
+    assert matrix_bits["embedding.tokens"] == matrix_bits["head.projection"] == 16 * 256 * 1000
+    assert matrix_bits["final_norm"] == 16 * 256
 
 
 def test_gptqs_bytes_are_those_of_a_stored_checkpoint() -> None:
@@ -221,15 +221,15 @@ def test_mlx_packs_tables_too(key: str) -> None:
     broad = build(*describe({**qwen, "tie_word_embeddings": True, key: {"group_size": 128, "bits": 4}}))
     assert sum(native(broad).bytes_of(e) for e in broad.ledger()) == (model.params - norms) * 17 // 32 + 2 * norms
     for mode, bits_, group in (("mxfp4", 4, 32), ("nvfp4", 4, 16), ("mxfp8", 8, 32)):
-        said = {"group_size": group, "bits": bits_, "mode": mode, "self_attn.q_proj": {"group_size": 64, "bits": 8}}
-        floats = build(*describe({**qwen, "tie_word_embeddings": True, key: said}))
-        q, each = 28 * 2048 * 2048, bits_ + Fraction(8, group)
-        held = (model.params - norms - q) * each / 8 + q * Fraction(17, 16) + 2 * norms
-        assert sum(native(floats).bytes_of(e) for e in floats.ledger()) == held
-    own = {"group_size": 64, "bits": 4, "model.embed_tokens": {"bits": 8, "group_size": 32}, "lm_head": False}
+        config = {"group_size": group, "bits": bits_, "mode": mode, "self_attn.q_proj": {"group_size": 64, "bits": 8}}
+        floats = build(*describe({**qwen, "tie_word_embeddings": True, key: config}))
+        q, bits_per_weight = 28 * 2048 * 2048, bits_ + Fraction(8, group)
+        expected = (model.params - norms - q) * bits_per_weight / 8 + q * Fraction(17, 16) + 2 * norms
+        assert sum(native(floats).bytes_of(e) for e in floats.ledger()) == expected
+    mixed_table = {"group_size": 64, "bits": 4, "model.embed_tokens": {"bits": 8, "group_size": 32}, "lm_head": False}
     table = 151936 * 2048
-    more = build(*describe({**qwen, "tie_word_embeddings": True, key: own}))
-    wider = sum(native(more).bytes_of(e) for e in more.ledger()) - sum(
+    mixed = build(*describe({**qwen, "tie_word_embeddings": True, key: mixed_table}))
+    wider = sum(native(mixed).bytes_of(e) for e in mixed.ledger()) - sum(
         native(model).bytes_of(e) for e in model.ledger()
     )
     assert wider == table * 9 // 8 - table * 9 // 16
@@ -240,7 +240,7 @@ def test_mlx_packs_tables_too(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "held", "bits_"),
+    ("file", "quantization", "bits_"),
     [
         ("hf_quant_config.json", {"producer": {}, "quantization": {"quant_algo": "FP8"}}, lambda r, c: 8 * r * c + 64),
         ("quantize_config.json", {"bits": 8, "group_size": 256}, lambda r, c: 8 * r * c + 24 * r * c // 256 + 32 * c),
@@ -248,13 +248,13 @@ def test_mlx_packs_tables_too(key: str) -> None:
         ("", {"quant_method": "fbgemm_fp8"}, lambda r, c: 8 * r * c + 32 * r),
     ],
 )
-def test_a_quantisers_own_file_is_read(tmp_path: Path, file: str, held: dict[str, Any], bits_: Any) -> None:
+def test_a_quantisers_own_file_is_read(tmp_path: Path, file: str, quantization: dict[str, Any], bits_: Any) -> None:
     """ModelOpt's, AutoGPTQ's and AutoAWQ's beside a config.json that says nothing; and compression_config within it."""
     keys = {"hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 768}
     llama = {"model_type": "llama", **keys, "num_key_value_heads": 2, "vocab_size": 1000, "dtype": "bfloat16"}
     if file:
-        (tmp_path / file).write_text(json.dumps(held))
-    (tmp_path / "config.json").write_text(json.dumps(llama if file else {**llama, "compression_config": held}))
+        (tmp_path / file).write_text(json.dumps(quantization))
+    (tmp_path / "config.json").write_text(json.dumps(llama if file else {**llama, "compression_config": quantization}))
     matrices = [(256, 256), (128, 256), (128, 256), (256, 256), (768, 256), (768, 256), (256, 768)]
     narrow = sum(bits_(*matrix) for matrix in matrices) // 8
     model = load(tmp_path)
@@ -267,16 +267,16 @@ def test_experts_named_one_by_one_are_those_of_a_layer() -> None:
     model = load("D=256 L=2 h=4 h_kv=2 F=128 V=1000 E=4 k=2")
     routed = sum(entry.params for entry in model.ledger() if entry.kind == "experts")
 
-    def held(experts: int, ends: Sequence[str] = ("gate", "up", "down")) -> int:
-        named = [f"model.layers.{i}.mlp.experts.{j}.{end}_proj" for i in (0, 1) for j in range(experts) for end in ends]
-        layers = {name: {"quant_algo": "NVFP4", "group_size": 16} for name in named}
+    def bytes_of_named(experts: int, ends: Sequence[str] = ("gate", "up", "down")) -> int:
+        names = [f"model.layers.{i}.mlp.experts.{j}.{end}_proj" for i in (0, 1) for j in range(experts) for end in ends]
+        layers = {name: {"quant_algo": "NVFP4", "group_size": 16} for name in names}
         config = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
         form = from_config(model, config)
         return sum(form.bytes_of(entry) for entry in model.ledger())
 
-    assert held(4) == routed * 9 // 16 + 8 * 24 + 2 * (model.params - routed)
+    assert bytes_of_named(4) == routed * 9 // 16 + 8 * 24 + 2 * (model.params - routed)
     with pytest.raises(InputError, match=r"names 3 of 4 experts: layers\.0\.mlp\.experts\.\*\.gate_proj"):
-        held(3)
+        bytes_of_named(3)
     some = {
         "quant_method": "compressed-tensors",
         "ignore": ["re:.*experts\\.[01]\\..*"],
@@ -320,19 +320,19 @@ def test_a_towers_layers_are_not_the_language_models(of: str) -> None:
 def test_expressions_of_heads_and_towers_name_no_layer() -> None:
     """Of a model whose layers' names are not known here, too."""
     whisper = load("whisper-large-v3")
-    said = {"quant_method": "fp8", "ignore": ["re:.*lm_head", "re:.*vision_tower.*", "proj_out"]}
-    assert from_config(whisper, said).name == "fp8"
-    for one in ("re:.*fc1", "re:.*(lm_head|fc1)", "model.decoder.layers.0.fc1"):
+    quantization = {"quant_method": "fp8", "ignore": ["re:.*lm_head", "re:.*vision_tower.*", "proj_out"]}
+    assert from_config(whisper, quantization).name == "fp8"
+    for pattern in ("re:.*fc1", "re:.*(lm_head|fc1)", "model.decoder.layers.0.fc1"):
         with pytest.raises(InputError, match="is called there is not known here"):
-            from_config(whisper, {"quant_method": "fp8", "ignore": [one]})
+            from_config(whisper, {"quant_method": "fp8", "ignore": [pattern]})
 
 
 def test_a_named_module_that_is_called_otherwise_here_is_refused() -> None:
     """Of norms and routers no quantiser takes the weights; layers after the last are a prediction layer's."""
     fine = ["input_layernorm", "self_attn.k_norm", "mlp.gate", "mlp.gate.e_score_correction_bias", "linear_attn.conv1d"]
-    named = [f"model.layers.{i}.{name}" for i in range(3) for name in fine]
+    modules = [f"model.layers.{i}.{name}" for i in range(3) for name in fine]
     everywhere = bits({"quant_method": "fp8"})
-    assert bits({"quant_method": "fp8", "ignore": [*named, "model.layers.3.eh_proj", "model.layers.3"]}) == everywhere
+    assert bits({"quant_method": "fp8", "ignore": [*modules, "model.layers.3.eh_proj", "model.layers.3"]}) == everywhere
     for name in ("layers.1.mlp.lin1", "blocks.2.norm_attn_norm.attn.qkv", "layers.0.mlp.experts.0.linear"):
         called = "names unknown modules: " + name.replace("blocks", "layers").replace(".0.linear", ".*.linear")
         with pytest.raises(InputError, match=re.escape(called)):
@@ -407,10 +407,10 @@ def test_a_checkpoint_with_scales_for_its_cache_is_told(tmp_path: Path, config: 
     path, llama = tmp_path / "config.json", {"model_type": "llama", **sizes, "vocab_size": 1000, "dtype": "bfloat16"}
     method = {"quant_method": "modelopt"} if "quantization" in config else {}
     path.write_text(json.dumps({**llama, "quantization_config": {**config, **method}}))
-    told = [
+    notes = [
         note for note in run("deploy", str(path), "--gpu", "b200")[2].split("\n") if "has scales for a cache" in note
     ]
-    assert told == (
+    assert notes == (
         [f"note: the checkpoint has scales for a cache in {cache}, which --kv {cache} counts"] if cache else []
     )
     assert "has scales" not in run("deploy", str(path), "--gpu", "b200", "--kv", "fp8")[2]
@@ -422,8 +422,8 @@ def test_a_checkpoint_with_scales_for_its_cache_is_told(tmp_path: Path, config: 
 @pytest.mark.parametrize("weights", SIZES["bits_per_weight"]["llama-3.1-8b"])
 def test_a_mixture_has_the_bits_a_weight_of_real_files(weights: str) -> None:
     rope_freqs = 4 * 64  # a table of frequencies, which is no parameter
-    found = 8 * (size("llama-3.1-8b", weights) + rope_freqs) / load("llama-3.1-8b").params
-    assert round(found, 4) == SIZES["bits_per_weight"]["llama-3.1-8b"][weights]
+    bits_per_weight = 8 * (size("llama-3.1-8b", weights) + rope_freqs) / load("llama-3.1-8b").params
+    assert round(bits_per_weight, 4) == SIZES["bits_per_weight"]["llama-3.1-8b"][weights]
 
 
 @pytest.mark.parametrize(
@@ -453,24 +453,24 @@ def numbers(text: str) -> list[int]:
 @pytest.mark.parametrize(("name", "weights"), [(name, w) for name, row in SIZES["types"].items() for w in row])
 def test_a_mixture_has_the_types_of_llama_cpps_own_quantiser(name: str, weights: str) -> None:
     """Tensor by tensor and layer by layer; of rows that a type does not divide, what it falls back to."""
-    model, said = load(name), dict(SIZES["types"][name][weights])
+    model, types = load(name), dict(SIZES["types"][name][weights])
     model = replace(model, description=model.description.replace(quantization=None))  # of 16 bits: it keeps MXFP4
     default = MIXTURES[weights.lower()].default
-    chosen = {"output": said.pop("output"), "token_embd": said.pop("token_embd", default)}
-    chosen |= {f"{key.split()[0]} {i}": key.split()[1] for key, layers in said.items() for i in numbers(layers)}
+    chosen = {"output": types.pop("output"), "token_embd": types.pop("token_embd", default)}
+    chosen |= {f"{key.split()[0]} {i}": key.split()[1] for key, layers in types.items() for i in numbers(layers)}
     form = weights_of(model, weights)
     assert isinstance(form, Mixed)
     ends = {end: tensor for tensor, all_ends in TENSORS.items() for end in all_ends if not tensor.endswith("qkv")}
     compared = 0
-    for path, number, found in (
-        (path, number, found) for path, row in form.table.items() for number, found in row.items()
+    for path, number, assigned in (
+        (path, number, assigned) for path, row in form.table.items() for number, assigned in row.items()
     ):
         tensor = "token_embd" if number is None and "embedding" in path else "output"
         if number is not None:
             tensor = f"{next(t for end, t in ends.items() if path.endswith('.' + end))} {number}"
         kind = chosen.pop(tensor, default)
         width = 2880 if name == "gpt-oss-120b" and not tensor.startswith("attn_output") else 256
-        assert found and found.name == (FALLBACK.get(kind, kind) if width % GGML[kind].long else kind), tensor
+        assert assigned and assigned.name == (FALLBACK.get(kind, kind) if width % GGML[kind].long else kind), tensor
         compared += 1
     assert not chosen
     assert compared == 7 * model.n_layers + 2
@@ -479,10 +479,10 @@ def test_a_mixture_has_the_types_of_llama_cpps_own_quantiser(name: str, weights:
 @pytest.mark.parametrize(("name", "weights"), [(name, w) for name, row in SIZES["counts"].items() for w in row])
 def test_a_mixture_has_as_many_tensors_of_each_type_as_a_files_header(name: str, weights: str) -> None:
     model = load(name)
-    form, own = weights_of(model, weights), {entry.name for entry in model.entries if entry.params}  # a tied head: none
+    form, ids = weights_of(model, weights), {entry.name for entry in model.entries if entry.params}  # a tied head: none
     assert isinstance(form, Mixed)
-    held = Counter(found.name for path in own & form.table.keys() for found in form.table[path].values() if found)
-    assert held == SIZES["counts"][name][weights]
+    counts = Counter(kind.name for path in ids & form.table.keys() for kind in form.table[path].values() if kind)
+    assert counts == SIZES["counts"][name][weights]
 
 
 def test_falcon_falls_back_in_96_tensors_of_its_layers() -> None:
@@ -490,8 +490,8 @@ def test_falcon_falls_back_in_96_tensors_of_its_layers() -> None:
     form = weights_of(load("falcon-7b"), "Q4_K_M")
     assert isinstance(form, Mixed)
     fell = [path.replace("attention.k", "attention.q").replace("attention.v", "attention.q") + str(number)
-            for path, row in form.table.items() for number, held in row.items()
-            if number is not None and held and held.long == 32]  # fmt: skip
+            for path, row in form.table.items() for number, kind in row.items()
+            if number is not None and kind and kind.long == 32]  # fmt: skip
     assert len(set(fell)) == 96
 
 
@@ -522,16 +522,16 @@ SIZED: dict[tuple[int, int], list[str]] = {
 @pytest.mark.parametrize("when", WHEN)
 def test_every_condition_of_a_mixture_holds_where_it_says(when: str) -> None:
     for (groups, experts), besides in SIZED.items():
-        held = [i for i in range(32) if WHEN[when](Layer(i, 32, groups, experts))]
+        layers = [i for i in range(32) if WHEN[when](Layer(i, 32, groups, experts))]
         expected = CONDITIONS["more" if when.endswith("more") else ""] if when in besides else CONDITIONS[when]
-        assert held == expected, (groups, experts)
+        assert layers == expected, (groups, experts)
 
 
 def in_file(kinds: dict[str, str]) -> dict[str, int]:
     """Bytes of the leaves of `SMALL` whose tensors a .gguf file has in these types."""
     model, tensors = load(SMALL), [SimpleNamespace(name=f"{name}.weight", dtype=kind) for name, kind in kinds.items()]
-    held: Any = SimpleNamespace(stored=SimpleNamespace(tensors=tensors))
-    form = stored(replace(model, checkpoint=held))
+    checkpoint: Any = SimpleNamespace(stored=SimpleNamespace(tensors=tensors))
+    form = stored(replace(model, checkpoint=checkpoint))
     assert form.name == "+".join(sorted({kind.lower() for kind in kinds.values()} - {"f32"}))
     return {entry.path: form.bytes_of(entry) for entry in model.ledger()}
 
@@ -540,10 +540,10 @@ def test_a_file_holds_its_tensors_each_in_its_own_type() -> None:
     """What is in fp32, or in no file, has 32 bits; a head that is not there is the table."""
     kinds = {"token_embd": "Q8_0", "output": "F16", "blk.0.attn_q": "F32", "output_norm": "F32"}
     kinds |= {"blk.0.attn_v": "Q6_K", "blk.1.attn_v": "Q4_K", "blk.2.attn_v": "BF16"}
-    found = in_file(kinds)
-    assert found["embedding.tokens"] == 1000 * 256 // 32 * 34 and found["head.projection"] == 1000 * 256 * 2
-    assert found["layers.0.attention.v"] == 128 * (210 + 144 + 2 * 256)
-    assert found["layers.0.attention.q"] == 3 * 256 * 256 * 4 and found["final_norm"] == 256 * 4
+    sizes = in_file(kinds)
+    assert sizes["embedding.tokens"] == 1000 * 256 // 32 * 34 and sizes["head.projection"] == 1000 * 256 * 2
+    assert sizes["layers.0.attention.v"] == 128 * (210 + 144 + 2 * 256)
+    assert sizes["layers.0.attention.q"] == 3 * 256 * 256 * 4 and sizes["final_norm"] == 256 * 4
     del kinds["output"]
     assert in_file(kinds)["head.projection"] == 1000 * 256 // 32 * 34
     with pytest.raises(InputError, match="tensors of type Q8_K, whose size is not known"):
@@ -557,33 +557,33 @@ def test_what_no_mixture_quantises() -> None:
     model = build(*describe(configs["default-gemma3n-text"]))
     for weights, table in (("Q4_K_M", "q6_k"), ("Q8_0", "q8_0"), ("IQ2_S", "q5_k")):
         form = weights_of(model, weights)
-        held = {e.name: {f and f.name for f, _ in form.parts(e.leaf.tensors[0], e)} for e in model.entries if e.params}
-        assert held["embedding.tokens"] == held["layer_inputs.tokens"] == {table}
+        kinds = {e.name: {f and f.name for f, _ in form.parts(e.leaf.tensors[0], e)} for e in model.entries if e.params}
+        assert kinds["embedding.tokens"] == kinds["layer_inputs.tokens"] == {table}
         for name in ("spread.projections", "layer_inputs.projection", "layers.laurel.left", "layers.streams.router"):
-            assert held[name] == {"fp16"}
-        assert held["layers.streams.predict"] == held["layers.streams.correct"] == {None}
-        assert held["layers.layer_input.gate"] <= {"q4_k", "q8_0", "iq2_xs"}
+            assert kinds[name] == {"fp16"}
+        assert kinds["layers.streams.predict"] == kinds["layers.streams.correct"] == {None}
+        assert kinds["layers.layer_input.gate"] <= {"q4_k", "q8_0", "iq2_xs"}
 
 
-@pytest.mark.parametrize(("group", "said"), [(128, "int4"), (64, "int4-g64")])
+@pytest.mark.parametrize(("group", "format_name"), [(128, "int4"), (64, "int4-g64")])
 @pytest.mark.parametrize("method", ["awq", "compressed-tensors"])
-def test_a_format_of_groups_is_called_by_their_size(method: str, group: int, said: str) -> None:
+def test_a_format_of_groups_is_called_by_their_size(method: str, group: int, format_name: str) -> None:
     weights = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": group}
-    named: dict[str, dict[str, Any]] = {"awq": {"bits": 4, "group_size": group}}
-    named["compressed-tensors"] = {"config_groups": {"all": {"targets": ["Linear"], "weights": weights}}}
-    assert from_config(load(SMALL), {"quant_method": method, **named[method]}).name == said
+    tables: dict[str, dict[str, Any]] = {"awq": {"bits": 4, "group_size": group}}
+    tables["compressed-tensors"] = {"config_groups": {"all": {"targets": ["Linear"], "weights": weights}}}
+    assert from_config(load(SMALL), {"quant_method": method, **tables[method]}).name == format_name
     if method == "compressed-tensors":
         weights |= {"type": "float", "group_size": group // 4}
-        found = from_config(load(SMALL), {"quant_method": method, **named[method]})
-        assert found.name == {128: "mxfp4", 64: "nvfp4"}[group]
+        form = from_config(load(SMALL), {"quant_method": method, **tables[method]})
+        assert form.name == {128: "mxfp4", 64: "nvfp4"}[group]
 
 
 def test_experts_published_in_mxfp4_stay_so_in_files() -> None:
     """What files of gpt-oss-120b have besides is their header, 13 MB of each, where sizes have two digits in GiB."""
     model = load("gpt-oss-120b")
     besides = {
-        weights: said - sum(weights_of(model, weights).bytes_of(entry) for entry in model.entries) / 2**30
-        for weights, said in SIZES["rounded"]["gpt-oss-120b"].items()
+        weights: gibibytes - sum(weights_of(model, weights).bytes_of(entry) for entry in model.entries) / 2**30
+        for weights, gibibytes in SIZES["rounded"]["gpt-oss-120b"].items()
     }
     assert len(besides) == 11
     assert all(0.0125 - 0.005 <= left <= 0.0125 + 0.005 for left in besides.values()), besides
@@ -607,23 +607,23 @@ def test_every_presets_formats_are_the_same_bytes_on_a_rank() -> None:
     """Each preset in three formats of all, beside its towers; what is refused is refused in both."""
     for i, name in enumerate(preset_names()):
         model = load(name)
-        (alone,) = Sharding(model).stages(Layout())
+        (stage,) = Sharding(model).stages(Layout())
         for weights in format_names()[i % 14 :: 14]:
             try:
                 expected = size(model, weights)
             except InputError as error:
                 with pytest.raises(InputError, match=re.escape(str(error))):
-                    RankBytes(model, alone, engine(model, weights))
+                    RankBytes(model, stage, engine(model, weights))
                 continue
-            rank = RankBytes(model, alone, engine(model, weights))
+            rank = RankBytes(model, stage, engine(model, weights))
             assert rank.weights_bytes - rank.towers_bytes == expected, (name, weights)
 
 
 @pytest.mark.drawn(quick=1)
 @pytest.mark.parametrize("base", ["bf16", "int8", "nf4"])
 def test_a_frozen_base_has_the_bytes_of_its_format(base: str) -> None:
-    found = train("llama-3.1-8b", gpu="b200:1", lora=f"r=16,base={base}", tokens=512)
-    assert found.ranks[0].bytes["parameters"] == size("llama-3.1-8b", base)
+    training = train("llama-3.1-8b", gpu="b200:1", lora=f"r=16,base={base}", tokens=512)
+    assert training.ranks[0].bytes["parameters"] == size("llama-3.1-8b", base)
 
 
 def test_a_bare_weights_still_asks_for_headers() -> None:
@@ -634,12 +634,12 @@ def test_a_format_that_a_card_does_not_multiply_in_is_read_narrow_and_multiplied
     """Engines run fp8 checkpoints on an A100 with 16-bit products (Marlin): memory as fp8, speed of bf16 products."""
     model = load("llama-3.1-8b")
     a100 = hardware.load("a100-80gb-sxm")
-    found = plan(Planner(model, a100, engine(model, "fp8")), 8192, 1, 1)
-    assert found.best.fits and found.best.fullest.weights == size("llama-3.1-8b", "fp8")
-    assert any("does not multiply in fp8" in note for note in found.notes)
-    for card, told in (("gb10", False), ("m4-max", True)):  # whose system takes a part of the memory
+    deployment = plan(Planner(model, a100, engine(model, "fp8")), 8192, 1, 1)
+    assert deployment.best.fits and deployment.best.fullest.weights == size("llama-3.1-8b", "fp8")
+    assert any("does not multiply in fp8" in note for note in deployment.notes)
+    for card, is_noted in (("gb10", False), ("m4-max", True)):  # whose system takes a part of the memory
         notes = plan(Planner(model, hardware.load(card), engine(model, "int4")), 8192, 1, 1).notes
-        assert any("iogpu.wired_limit_mb" in note for note in notes) == told
+        assert any("iogpu.wired_limit_mb" in note for note in notes) == is_noted
     code, out, _ = run("deploy", "llama-3.1-8b", "--gpu", "a100-80gb-sxm:1", "--weights", "fp8")
     assert code == 0 and "TTFT" in out
 
@@ -651,10 +651,10 @@ def test_bits_of_a_matrix_block_by_block(name: str) -> None:
     for rows, columns in ((1, 256), (5, 768), (130, 512), (3, 100)):
         tall, long = form.block if isinstance(form.block, tuple) else (1, form.block or columns)
         scales = len({(i // tall, j // long) for i in range(rows) for j in range(columns)}) if form.block else 0
-        each = rows * columns * form.bits + scales * form.scale + rows * form.row + columns * form.column + form.tensor
-        assert form.matrix_bits(Weight("weight", (rows, columns))) == each
+        total = rows * columns * form.bits + scales * form.scale + rows * form.row + columns * form.column + form.tensor
+        assert form.matrix_bits(Weight("weight", (rows, columns))) == total
         twice = replace(form, pooled=1000)
-        assert twice.matrix_bits(Weight("weight", (rows, columns))) == each + 32 * -(-rows * columns // 1000)
+        assert twice.matrix_bits(Weight("weight", (rows, columns))) == total + 32 * -(-rows * columns // 1000)
     blocked = form.block[0] * form.block[1] if isinstance(form.block, tuple) else form.block
     assert form.bits_per_weight == form.bits + (Fraction(form.scale, blocked) if blocked else 0)
 
@@ -694,7 +694,7 @@ MIXTURE = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
 
 
 @pytest.mark.parametrize(
-    ("patterns", "said"),
+    ("patterns", "message"),
     [
         ([f"layers.0.mlp.experts.{i}.gate_proj" for i in range(4)], ""),
         ([f"layers.0.mlp.experts.{i}.gate_proj" for i in range(3)], "names 3 of 4 experts"),
@@ -704,12 +704,12 @@ MIXTURE = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
         (["re:.*experts.[0-3].gate_proj"], ""),
     ],
 )
-def test_experts_of_a_layer_have_one_format(patterns: list[str], said: str) -> None:
+def test_experts_of_a_layer_have_one_format(patterns: list[str], message: str) -> None:
     (gate,) = (entry for entry in load(MIXTURE).ledger() if entry.routed and entry.steps[-1].name == "gate")
     try:
-        assert Modules(patterns).have(gate, 0) and not said
+        assert Modules(patterns).have(gate, 0) and not message
     except InputError as error:
-        assert said and said in str(error)
+        assert message and message in str(error)
 
 
 def packed_by_awq(group: int, rows: int, columns: int) -> list[tuple[int, int]]:

@@ -27,23 +27,23 @@ def test_a_generation_is_the_sum_of_its_passes(source: str, attention: str, prom
     """And what its law says of any length."""
     model, quantity = load(source), {"dense": "flops", "masked": "flops_masked"}[attention]
 
-    def passed(**asked: Any) -> int:
-        return int(model.ledger(logits="last", **asked).total(quantity))
+    def passed(**work: Any) -> int:
+        return int(model.ledger(logits="last", **work).total(quantity))
 
-    for found in generations(model, (prompt, prompt + 6), prompt, attention):
-        later = range(prompt, found.context)
-        assert found.passes == 1 + len(later)
-        assert found.flops == passed(tokens=prompt) + sum(passed(past=n) for n in later)
-        assert found.flops_without_cache == sum(passed(tokens=n) for n in range(prompt, found.context + 1))
-        assert found.kv_computed == found.context
-        assert found.kv_computed_without_cache == sum(range(prompt, found.context + 1))
-        assert found.kv_redundant == found.kv_computed_without_cache - found.kv_computed
-    both = laws(model, prompt, attention)
-    assert both
-    start = max(prompt, both[0].start)
+    for generation in generations(model, (prompt, prompt + 6), prompt, attention):
+        later = range(prompt, generation.context)
+        assert generation.passes == 1 + len(later)
+        assert generation.flops == passed(tokens=prompt) + sum(passed(past=n) for n in later)
+        assert generation.flops_without_cache == sum(passed(tokens=n) for n in range(prompt, generation.context + 1))
+        assert generation.kv_computed == generation.context
+        assert generation.kv_computed_without_cache == sum(range(prompt, generation.context + 1))
+        assert generation.kv_redundant == generation.kv_computed_without_cache - generation.kv_computed
+    lines = laws(model, prompt, attention)
+    assert lines
+    start = max(prompt, lines[0].start)
     for length in (start, start + 7):
-        (found,) = generations(model, (length,), prompt, attention)
-        assert (both[0].at(length), both[1].at(length)) == (found.flops, found.flops_without_cache)
+        (generation,) = generations(model, (length,), prompt, attention)
+        assert (lines[0].at(length), lines[1].at(length)) == (generation.flops, generation.flops_without_cache)
 
 
 @pytest.mark.parametrize(

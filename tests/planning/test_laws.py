@@ -42,7 +42,7 @@ ASKED = {
 
 def h200() -> Accelerator:
     """In nodes of four, of a host that is waited for, and every cost of a curve present."""
-    found = hardware.load("h200")
+    accelerator = hardware.load("h200")
     curves = {
         key: curve._replace(
             quantise=curve.quantise or 1.0,
@@ -51,37 +51,37 @@ def h200() -> Accelerator:
             score=600.0,
             depth_s=curve.depth_s or 2e-10,
         )
-        for key, curve in found.efficiency.curves.items()
+        for key, curve in accelerator.efficiency.curves.items()
     }
     links = {
         key: link._replace(crowd=link.crowd or 0.1, growth=link.growth or 0.1)
-        for key, link in found.efficiency.links.items()
+        for key, link in accelerator.efficiency.links.items()
     }
-    efficiency = replace(found.efficiency, curves=curves, links=links)
-    return replace(found.placed(4, 5 * 10**10), calibration=efficiency)
+    efficiency = replace(accelerator.efficiency, curves=curves, links=links)
+    return replace(accelerator.placed(4, 5 * 10**10), calibration=efficiency)
 
 
-def curved(found: Accelerator, change: Callable[[str, Curve | Link], Any], **rest: Any) -> Accelerator:
+def curved(accelerator: Accelerator, change: Callable[[str, Curve | Link], Any], **rest: Any) -> Accelerator:
     """With every curve and every link changed."""
-    own = found.efficiency
-    curves: dict[str, Any] = {key: change(key, curve) for key, curve in own.curves.items()}
-    links: dict[str, Any] = {key: change(f"link.{key}", link) for key, link in own.links.items()}
-    return replace(found, calibration=replace(own, curves=curves, links=links, **rest))
+    efficiency = accelerator.efficiency
+    curves: dict[str, Any] = {key: change(key, curve) for key, curve in efficiency.curves.items()}
+    links: dict[str, Any] = {key: change(f"link.{key}", link) for key, link in efficiency.links.items()}
+    return replace(accelerator, calibration=replace(efficiency, curves=curves, links=links, **rest))
 
 
-def twice_as_fast(found: Accelerator) -> Accelerator:
+def twice_as_fast(accelerator: Accelerator) -> Accelerator:
     """All that it does takes half as long."""
 
-    def change(key: str, one: Curve | Link) -> Curve | Link:
-        if isinstance(one, Link):
-            return one._replace(start_s=one.start_s / 2, rank_s=one.rank_s / 2)
-        return one._replace(start_s=one.start_s / 2, depth_s=one.depth_s / 2)
+    def change(key: str, curve: Curve | Link) -> Curve | Link:
+        if isinstance(curve, Link):
+            return curve._replace(start_s=curve.start_s / 2, rank_s=curve.rank_s / 2)
+        return curve._replace(start_s=curve.start_s / 2, depth_s=curve.depth_s / 2)
 
-    own = found.efficiency
-    rates = {key: 2 * getattr(found, key) for key in RATES}
-    peaks = {dtype: 2 * peak for dtype, peak in found.peaks.items()}
-    rest = {"launch_s": own.launch_s / 2, "host_s": own.host_s / 2}
-    return replace(curved(found, change, **rest), peaks=peaks, **rates)
+    efficiency = accelerator.efficiency
+    rates = {key: 2 * getattr(accelerator, key) for key in RATES}
+    peaks = {dtype: 2 * peak for dtype, peak in accelerator.peaks.items()}
+    rest = {"launch_s": efficiency.launch_s / 2, "host_s": efficiency.host_s / 2}
+    return replace(curved(accelerator, change, **rest), peaks=peaks, **rates)
 
 
 PLANS: dict[str, tuple[str, Layout, dict[str, Any]]] = {
@@ -94,7 +94,7 @@ PLANS: dict[str, tuple[str, Layout, dict[str, Any]]] = {
 
 
 @cache
-def asked(plan: str) -> tuple[Any, ...]:
+def plan_inputs(plan: str) -> tuple[Any, ...]:
     source, layout, how = PLANS[plan]
     model = load(source)
     return model, Sharding(model), layout, engine(model, **{"weights": "bf16", **how})
@@ -102,49 +102,49 @@ def asked(plan: str) -> tuple[Any, ...]:
 
 def paced(plan: str, accelerator: Accelerator) -> dict[str, float]:
     """Seconds of prompts and steps, floors and parts too."""
-    model, sharding, layout, how = asked(plan)
-    one, found = LayoutTime(model, sharding, layout, accelerator, how), dict[str, float]()
+    model, sharding, layout, how = plan_inputs(plan)
+    layout_time, seconds = LayoutTime(model, sharding, layout, accelerator, how), dict[str, float]()
     for name, time in (
-        ("prompt", one.prefill(3000)),
-        ("rest of a prompt", one.prefill(3000, 1000)),
-        ("step", one.step(2, 2048)),
-        ("large step", one.step(512, 300, 2)),
+        ("prompt", layout_time.prefill(3000)),
+        ("rest of a prompt", layout_time.prefill(3000, 1000)),
+        ("step", layout_time.step(2, 2048)),
+        ("large step", layout_time.step(512, 300, 2)),
     ):
-        found |= {name: time.achievable, f"floor of {name}": time.floor}
-    found |= {f"{kind} of a step": cost.achievable for kind, cost in one.decode_parts(64, 2048).items()}
-    found |= {f"{kind} of a prompt": cost.achievable for kind, cost in one.prefill_parts(3000).items()}
-    return found
+        seconds |= {name: time.achievable, f"floor of {name}": time.floor}
+    seconds |= {f"{kind} of a step": cost.achievable for kind, cost in layout_time.decode_parts(64, 2048).items()}
+    seconds |= {f"{kind} of a prompt": cost.achievable for kind, cost in layout_time.prefill_parts(3000).items()}
+    return seconds
 
 
 def test_a_draft_s_proposals_are_decoded() -> None:
     """Of a token and up to 63 proposals; more are a prompt's."""
 
-    def dearer(key: str, one: Curve | Link) -> Curve | Link:
-        return one._replace(start_s=one.start_s + 1) if key == "attention.decode" else one
+    def dearer(key: str, curve: Curve | Link) -> Curve | Link:
+        return curve._replace(start_s=curve.start_s + 1) if key == "attention.decode" else curve
 
-    model, sharding, layout, how = asked("dense")
+    model, sharding, layout, how = plan_inputs("dense")
     usual, dear = (LayoutTime(model, sharding, layout, card, how) for card in (h200(), curved(h200(), dearer)))
     for tokens, decoded in ((1, True), (64, True), (65, False)):
-        more = dear.step(1, 2048, tokens).achievable - usual.step(1, 2048, tokens).achievable
-        assert (more > 1) == decoded
+        delay = dear.step(1, 2048, tokens).achievable - usual.step(1, 2048, tokens).achievable
+        assert (delay > 1) == decoded
 
 
 def test_scores_that_kernels_do_not_fuse_go_through_memory() -> None:
     """llama.cpp without flash attention: of every score so many bytes, of a prompt of 65 tokens or more."""
-    found = profile("llama.cpp@b2824")
-    assert found
+    engine_profile = profile("llama.cpp@b2824")
+    assert engine_profile
     card = hardware.load("rtx-4090")
-    model, memory_ = load("llama-3.1-8b"), EngineMemory(found, card, 8192)
+    model, memory_ = load("llama-3.1-8b"), EngineMemory(engine_profile, card, 8192)
     how = engine(model, "q8_0", memory=memory_)
     rank = LayoutTime(model, Sharding(model), Layout(), card, how).ranks[0]
     for tokens in (64, 65, 100):
         work = model.workload(1, tokens)
-        (core,) = (one for one in rank.loads_of(work, True) if one.kind == "attention_core")
+        (core,) = (item for item in rank.loads_of(work, True) if item.kind == "attention_core")
         (ask,) = (ask for ask in rank.work.loads(work) if ask.core)
         assert ask.core
-        more = core.moved - ask.moved - ask.cache * core.curve.apart * ask.core.extra_reads
+        extra = core.moved - ask.moved - ask.cache * core.curve.apart * ask.core.extra_reads
         scores = 32 * 32 * tokens * tokens * memory_.score_bytes
-        assert more * card.efficiency.memory / core.curve.memory == pytest.approx(scores if tokens > 64 else 0, abs=1)
+        assert extra * card.efficiency.memory / core.curve.memory == pytest.approx(scores if tokens > 64 else 0, abs=1)
 
 
 def test_products_that_sum_in_half_precision_are_twice_as_fast() -> None:
@@ -166,8 +166,8 @@ RECIPES = {
 def trained(name: str, accelerator: Accelerator) -> dict[str, float]:
     """Seconds of a step of training."""
     model, recipe = load("llama-3.1-8b"), RECIPES[name]
-    found = StepTimer(model, recipe, Machine.of(accelerator)).step(memory(model, recipe))
-    return {"floor": found.floor, "step": found.seconds}
+    step = StepTimer(model, recipe, Machine.of(accelerator)).step(memory(model, recipe))
+    return {"floor": step.floor, "step": step.seconds}
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -181,22 +181,22 @@ def test_all_that_is_twice_as_fast_takes_half_as_long(plan: str, monkeypatch: py
     assert {name: 2 * seconds for name, seconds in fast.items()} == pytest.approx(slow, rel=1e-12)  # powers are rounded
 
 
-def slower(found: Accelerator) -> Iterator[tuple[str, Accelerator]]:
+def slower(chip: Accelerator) -> Iterator[tuple[str, Accelerator]]:
     """With one rate lower or one cost higher, each in turn."""
     for rate in RATES:
-        yield rate, replace(found, **{rate: getattr(found, rate) * 9 // 10})
-    yield "peaks", replace(found, peaks={dtype: peak * 9 // 10 for dtype, peak in found.peaks.items()})
-    own = found.efficiency
+        yield rate, replace(chip, **{rate: getattr(chip, rate) * 9 // 10})
+    yield "peaks", replace(chip, peaks={dtype: peak * 9 // 10 for dtype, peak in chip.peaks.items()})
+    efficiency = chip.efficiency
     for field, factor in (("memory", 0.9), ("launch_s", 1.1)):
-        yield field, replace(found, calibration=replace(own, **{field: getattr(own, field) * factor}))
+        yield field, replace(chip, calibration=replace(efficiency, **{field: getattr(efficiency, field) * factor}))
     for kind, fields in ASKED.items():
         for field in fields:
 
-            def change(key: str, one: Any, kind: str = kind, field: str = field) -> Any:
-                value = getattr(one, field, 0.0) if key.startswith(kind) else 0.0
-                return one._replace(**{field: value * (0.9 if field in SHARES else 1.1)}) if value else one
+            def change(key: str, curve: Any, kind: str = kind, field: str = field) -> Any:
+                value = getattr(curve, field, 0.0) if key.startswith(kind) else 0.0
+                return curve._replace(**{field: value * (0.9 if field in SHARES else 1.1)}) if value else curve
 
-            yield f"{kind}{field}", curved(found, change)
+            yield f"{kind}{field}", curved(chip, change)
 
 
 @pytest.mark.slow
@@ -240,20 +240,20 @@ def test_a_server_twice_as_fast_answers_twice_as_much(name: str) -> None:
     slow = DEMANDS[name]
     step = slow.step
     fast = slow._replace(step=lambda n: step(n) / 2, **{field: getattr(slow, field) / 2 for field in TIMES})
-    for one, other in zip(loaded(slow), loaded(fast, 2.0), strict=True):
-        assert one.lasts and one.ttft == 2 * other.ttft and one.e2e == 2 * other.e2e and one.line == 2 * other.line
-        assert one.tpot == (2 * other.tpot if other.tpot else None) and other.rate == 2 * one.rate
-        assert (one.utilisation, one.decoding) == (other.utilisation, other.decoding)
+    for ref, twice in zip(loaded(slow), loaded(fast, 2.0), strict=True):
+        assert ref.lasts and ref.ttft == 2 * twice.ttft and ref.e2e == 2 * twice.e2e and ref.line == 2 * twice.line
+        assert ref.tpot == (2 * twice.tpot if twice.tpot else None) and twice.rate == 2 * ref.rate
+        assert (ref.utilisation, ref.decoding) == (twice.utilisation, twice.decoding)
 
 
 @pytest.mark.parametrize("name", DEMANDS)
 def test_a_server_that_is_asked_for_more_answers_no_sooner(name: str) -> None:
     usual = DEMANDS[name]
     step = usual.step
-    more = {field: usual._replace(**{field: getattr(usual, field) * 1.1}) for field in GROWING}
-    more |= {"spread": usual._replace(spread=usual.spread + 0.5), "bursts": usual._replace(bursts=2.0)}
-    more |= {"step": usual._replace(step=lambda n: step(n) * 1.1)}
-    for what, demand in more.items():
+    demands = {field: usual._replace(**{field: getattr(usual, field) * 1.1}) for field in GROWING}
+    demands |= {"spread": usual._replace(spread=usual.spread + 0.5), "bursts": usual._replace(bursts=2.0)}
+    demands |= {"step": usual._replace(step=lambda n: step(n) * 1.1)}
+    for what, demand in demands.items():
         for before, now in zip(loaded(usual), loaded(demand), strict=True):
             assert now.e2e >= before.e2e * (1 - 1e-5), what
             assert now.rate <= before.rate * (1 + 1e-5), what

@@ -23,12 +23,12 @@ REFUSED: dict[str, list[Any]] = json.loads((DATA / "refused.json").read_text("ut
 
 
 def test_a_layout_is_read_by_name() -> None:
-    found = parse_layout("tp=8, pp=16,dp=4,vpp=2,sp=8")
-    assert found == Layout(tp=8, pp=16, dp=4, vpp=2, sp=8)
-    assert (found.gpus, found.stage, found.copies, str(found)) == (512, 32, 4, "tp=8 sp=8 pp=16 vpp=2 dp=4")
+    layout = parse_layout("tp=8, pp=16,dp=4,vpp=2,sp=8")
+    assert layout == Layout(tp=8, pp=16, dp=4, vpp=2, sp=8)
+    assert (layout.gpus, layout.stage, layout.copies, str(layout)) == (512, 32, 4, "tp=8 sp=8 pp=16 vpp=2 dp=4")
     assert str(Layout()) == "one GPU"
     assert Layout(fsdp=8, dp=2).gpus == 16
-    assert found.record() == {"tp": 8, "sp": 8, "pp": 16, "vpp": 2, "dp": 4, "ep": 1}
+    assert layout.record() == {"tp": 8, "sp": 8, "pp": 16, "vpp": 2, "dp": 4, "ep": 1}
     assert Layout().record() == {"tp": 1, "pp": 1, "dp": 1, "ep": 1}
 
 
@@ -49,10 +49,10 @@ def test_the_worst_group_is_that_of_all_ranks(node: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "same"), [(Layout(tp=2, pp=3), True), (Layout(tp=3, pp=3), False), (Layout(pp=8), True)]
+    ("layout", "one_node"), [(Layout(tp=2, pp=3), True), (Layout(tp=3, pp=3), False), (Layout(pp=8), True)]
 )
-def test_the_ends_of_a_pipeline_stand_in_one_node_or_do_not(layout: Layout, same: bool) -> None:
-    assert layout.ends(8) == Group(2, 2 if same else 1)
+def test_the_ends_of_a_pipeline_stand_in_one_node_or_do_not(layout: Layout, one_node: bool) -> None:
+    assert layout.ends(8) == Group(2, 2 if one_node else 1)
     assert layout.ends(None) == Group(2, 2)
 
 
@@ -68,23 +68,23 @@ def sent(name: str, layout: Layout, stage: int = 0, tokens: int = 7, **how: Any)
 
 def test_formulas_of_a_rank_are_printed() -> None:
     pytest.importorskip("sympy")
-    found = typed.data("formula", "llama-3.1-8b", "layers.0", "--layout", "tp=8,dp=2")
-    assert found["layout"] == {"tp": 8, "pp": 1, "dp": 2, "ep": 1}
-    (sent,) = [row for row in found["rows"] if row["part"] == "layers.0" and row["quantity"] == "sent"]
+    document = typed.data("formula", "llama-3.1-8b", "layers.0", "--layout", "tp=8,dp=2")
+    assert document["layout"] == {"tp": 8, "pp": 1, "dp": 2, "ep": 1}
+    (sent,) = [row for row in document["rows"] if row["part"] == "layers.0" and row["quantity"] == "sent"]
     assert (sent["formula"], sent["substituted"]) == ("4·B·T·D·(tp − 1)/tp", "14336·B·T")
     assert sent["value"] == 14_336
-    assert {letter["letter"]: letter["value"] for letter in found["letters"]}["tp"] == 8
+    assert {letter["letter"]: letter["value"] for letter in document["letters"]}["tp"] == 8
     small = ("formula", "D=64 L=4 h=4 F=128 V=4096", "--layout", "pp=2")
-    first, fullest = (typed.data(*small, *said) for said in (("--stage", "0"), ()))
+    first, fullest = (typed.data(*small, *options) for options in (("--stage", "0"), ()))
     assert (first["stage"], fullest["stage"]) == (0, 1)  # which has the logits
     assert next(row["formula"] for row in first["rows"] if row["part"] == "send") == "B·T·D"
-    for said, words in (
+    for options, words in (
         (["--layout", "tp=3"], "a divisor of n_heads = 32"),
         (["--layout", "pp=2", "--stage", "2"], "--stage is 2, expected a stage from 0 to 1 of pp=2"),
         (["--stage", "0"], "add --layout pp=N"),
         (["--layout", "tp=2", "--stage", "0"], "add --layout pp=N"),
     ):
-        assert words in typed("formula", "llama-3.1-8b", *said).output
+        assert words in typed("formula", "llama-3.1-8b", *options).output
     assert "--layout needs a model" in typed("formula", "--layout", "tp=8").output
 
 
@@ -110,10 +110,10 @@ def test_where_ranks_of_experts_stand_one_by_one() -> None:
                 stages.setdefault(dict(zip(reversed(order), place, strict=True))["pp"], []).append(number)
             per_node = ranks_per_node(node, layout.gpus)
             groups = [
-                ranks[i + beside : i + ep * etp : etp]
+                ranks[i + offset : i + ep * etp : etp]
                 for ranks in stages.values()
                 for i in range(0, len(ranks), ep * etp)
-                for beside in range(etp)
+                for offset in range(etp)
             ]
             fewest = min(min(Counter(rank // per_node for rank in group).values()) for group in groups)
             assert layout.group("ep", node, order) == Group(ep, fewest), (layout, node, order)
@@ -134,7 +134,7 @@ DENSE = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
 
 
 @pytest.mark.parametrize(
-    ("layout", "gpus", "ways", "group", "sharing", "exchanges", "said"),
+    ("layout", "gpus", "ways", "group", "sharing", "exchanges", "text"),
     [
         (Layout(), 1, 1, 1, 1, False, "one GPU"),
         (Layout(tp=4, pp=3, dp=2), 24, 4, 4, 1, False, "tp=4 pp=3 dp=2"),
@@ -147,26 +147,26 @@ DENSE = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
     ],
 )
 def test_numbers_of_a_layout(
-    layout: Layout, gpus: int, ways: int, group: int, sharing: int, exchanges: bool, said: str
+    layout: Layout, gpus: int, ways: int, group: int, sharing: int, exchanges: bool, text: str
 ) -> None:
     assert (layout.gpus, layout.expert_ways, layout.expert_group) == (gpus, ways, group)
-    assert (layout.sharing, layout.exchanges, str(layout)) == (sharing, exchanges, said)
+    assert (layout.sharing, layout.exchanges, str(layout)) == (sharing, exchanges, text)
     shown = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp, "ep": layout.ep}
-    more = dict(word.split("=") for word in said.split() if "=" in word)
-    assert layout.record() == shown | {name: int(number) for name, number in more.items()}
-    assert said == "one GPU" or parse_layout(said.replace(" ", ",")) == layout
+    numbers = dict(word.split("=") for word in text.split() if "=" in word)
+    assert layout.record() == shown | {name: int(number) for name, number in numbers.items()}
+    assert text == "one GPU" or parse_layout(text.replace(" ", ",")) == layout
 
 
-@pytest.mark.parametrize(("layout", "said"), REFUSED["layouts"])
-def test_what_is_no_layout(layout: dict[str, int], said: str) -> None:
+@pytest.mark.parametrize(("layout", "message"), REFUSED["layouts"])
+def test_what_is_no_layout(layout: dict[str, int], message: str) -> None:
     faults = "; ".join(map(str, Layout(**layout).faults()))
-    assert said in faults and bool(said) == bool(faults)
+    assert message in faults and bool(message) == bool(faults)
 
 
-@pytest.mark.parametrize(("source", "layout", "serving", "said"), REFUSED["layouts of models"])
-def test_layouts_that_a_model_does_not_allow(source: str, layout: dict[str, int], serving: bool, said: str) -> None:
+@pytest.mark.parametrize(("source", "layout", "serving", "message"), REFUSED["layouts of models"])
+def test_layouts_that_a_model_does_not_allow(source: str, layout: dict[str, int], serving: bool, message: str) -> None:
     faults = "; ".join(map(str, Sharding(load(source), serving).faults(Layout(**layout))))
-    assert said in faults and bool(said) == bool(faults)
+    assert message in faults and bool(message) == bool(faults)
 
 
 @pytest.mark.parametrize("fixed", [{}, {"tp": 2}, {"pp": 4}, {"dp": 2}, {"ep": 4}, {"ep": 2, "etp": 2}, {"tp": 3}])
@@ -178,10 +178,10 @@ def test_all_layouts_that_a_model_allows(source: str, gpus: int, fixed: dict[str
         if tp * pp * dp != gpus or {"tp": tp, "pp": pp, "dp": dp} | fixed != fixed | {"tp": tp, "pp": pp, "dp": dp}:
             continue
         spread = {fixed["ep"]} if "ep" in fixed else {1, tp * dp} if source == MIXTURE else {1}
-        made = {Layout(tp=tp, pp=pp, dp=dp, ep=ep, etp=fixed.get("etp")) for ep in spread}
-        expected |= {one for one in made if not sharding.faults(one)}
-    found = list(sharding.layouts(gpus, fixed))
-    assert len(found) == len(set(found)) and set(found) == expected
+        candidates = {Layout(tp=tp, pp=pp, dp=dp, ep=ep, etp=fixed.get("etp")) for ep in spread}
+        expected |= {layout for layout in candidates if not sharding.faults(layout)}
+    listed = list(sharding.layouts(gpus, fixed))
+    assert len(listed) == len(set(listed)) and set(listed) == expected
 
 
 @pytest.mark.parametrize(
@@ -197,14 +197,14 @@ def test_all_layouts_that_a_model_allows(source: str, gpus: int, fixed: dict[str
 )  # fmt: skip
 def test_where_tensors_are(source: str, layout: Layout, rows: dict[str, tuple[Any, ...]]) -> None:
     """Of each: the dimension that is split, by which axis, into how many pieces, and how many ranks hold the same."""
-    found = {
-        one.entry.steps[-1].name.removeprefix("attention_"): one
-        for one in Sharding(load(source)).placements(layout)
-        if one.weight == "weight"
+    by_name = {
+        placement.entry.steps[-1].name.removeprefix("attention_"): placement
+        for placement in Sharding(load(source)).placements(layout)
+        if placement.weight == "weight"
     }
     for name, row in rows.items():
-        one = found[name]
-        assert (one.dim, one.axis, one.pieces, one.alike) == row
-        for dim, (whole, held) in enumerate(zip(one.whole, one.shard, strict=True)):
-            assert held == (-(-whole // one.pieces) if dim == one.dim else whole)
-        assert one.times == one.entry.times * (layout.ep if one.axis == "etp" else 1)
+        placement = by_name[name]
+        assert (placement.dim, placement.axis, placement.pieces, placement.alike) == row
+        for dim, (whole, shard_size) in enumerate(zip(placement.whole, placement.shard, strict=True)):
+            assert shard_size == (-(-whole // placement.pieces) if dim == placement.dim else whole)
+        assert placement.times == placement.entry.times * (layout.ep if placement.axis == "etp" else 1)

@@ -170,9 +170,9 @@ class Served:
     def __init__(self, model: Model, run: dict[str, Any]) -> None:
         how, self.at = run["on"], run["at"]
         self.layout = Layout(**how.get("layout", {}))
-        made = engine(model, how["weights"], how["kv"], chunk=1 << 20, reserve=Reserve.none())
-        self.planner = Planner(model, hardware.load(how["gpu"]), made)
-        self.pace = LayoutTime(model, self.planner.sharding, self.layout, self.planner.accelerator, made)
+        config = engine(model, how["weights"], how["kv"], chunk=1 << 20, reserve=Reserve.none())
+        self.planner = Planner(model, hardware.load(how["gpu"]), config)
+        self.pace = LayoutTime(model, self.planner.sharding, self.layout, self.planner.accelerator, config)
 
     @property
     def step(self) -> float:
@@ -199,8 +199,8 @@ class Served:
         (rank,) = self.pace.ranks
         step, first = rank.cost(self.pace.decode(batch, mean)), rank.cost(self.pace.decode(1, prompt, prompt), False)
         spent = [
-            start + answer * each / batch
-            for start, each in zip(first._replace(least_weights=0.0).least, step.least, strict=True)
+            start + answer * step_s / batch
+            for start, step_s in zip(first._replace(least_weights=0.0).least, step.least, strict=True)
         ]
         return answer / max(spent)
 
@@ -208,9 +208,9 @@ class Served:
     def rank_bytes(self) -> int:
         """Bytes of a rank's layers, and of what is `whole` on it (gpt-fast splits neither embedding nor head)."""
         (rank,) = self.planner.ranks(self.layout)
-        (alone,) = self.planner.ranks(Layout())
+        (single,) = self.planner.ranks(Layout())
         layers = sum(size for entry, size in rank.weights if entry.kind not in ("embedding", "head"))
-        return layers + sum(size for entry, size in alone.weights if entry.kind in self.at["whole"])
+        return layers + sum(size for entry, size in single.weights if entry.kind in self.at["whole"])
 
 
 SERVED: dict[str, Callable[[Served], float]] = {
@@ -284,7 +284,7 @@ def test_the_comparison_can_fail() -> None:
 def test_the_training_state_of_show_is_that_of_train() -> None:
     """A rank of DeepSpeed that holds everything, tied tables once."""
     ranks = txcalc.train("gpt2", gpu="a100-80gb-sxm", framework="deepspeed", layout="dp=1", tokens=128).ranks
-    held = ranks[0].bytes
+    rank_bytes = ranks[0].bytes
     parameters, gradients, *optimizer = (share.bytes for share in training_state(txcalc.load("gpt2").params))
-    found = parameters, gradients, sum(optimizer)
-    assert found == (held["parameters"], held["gradients"], held["optimizer"])
+    shares = parameters, gradients, sum(optimizer)
+    assert shares == (rank_bytes["parameters"], rank_bytes["gradients"], rank_bytes["optimizer"])

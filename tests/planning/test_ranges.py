@@ -43,8 +43,8 @@ def came(number: int) -> list[float]:
         return arrivals(file.name)
 
 
-def served(**asked: Any) -> Any:
-    return request(1000, 100, answer=10, **asked)
+def served(**options: Any) -> Any:
+    return request(1000, 100, answer=10, **options)
 
 
 WIDE = load("D=256 L=1 h=4 F=256 V=50")
@@ -113,9 +113,9 @@ ENDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]] =
 @pytest.mark.drawn(quick=1000)
 @pytest.mark.parametrize("name", ENDS)
 def test_the_last_numbers_that_may_be(name: str) -> None:
-    taken, last, beyond = ENDS[name]
+    validate, last, beyond = ENDS[name]
     for value in last:
-        taken(value)
+        validate(value)
     for value in beyond:
         with pytest.raises(InputError):
-            taken(value)
+            validate(value)

@@ -81,11 +81,11 @@ def test_the_constants_of_besiroglu_come_out_of_the_data_again() -> None:
     for blur in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
         damping, best = 1e-6, None
         for _ in range(400):
-            found, slopes = model(*point)
-            far = np.sqrt((target - found) ** 2 + blur**2)
+            fitted, slopes = model(*point)
+            far = np.sqrt((target - fitted) ** 2 + blur**2)
             best = far.sum() if best is None else best
             square = slopes.T @ (slopes / far[:, None])
-            step = np.linalg.solve(square + damping * np.diag(np.diag(square)), slopes.T @ ((target - found) / far))
+            step = np.linalg.solve(square + damping * np.diag(np.diag(square)), slopes.T @ ((target - fitted) / far))
             after = np.sqrt((target - model(*(point + step))[0]) ** 2 + blur**2).sum()
             if after <= best:
                 point, best, damping = point + step, after, damping / 3
@@ -150,9 +150,9 @@ HAND_REPEATED = HAND._replace(name="again", repeats=(4.0, 2.0))
 
 @pytest.mark.parametrize("name", LAWS)
 def test_constants_are_those_that_were_published(name: str) -> None:
-    one = LAWS[name]
-    assert (one.E, one.A, one.B, one.alpha, one.beta, one.params, one.tokens, one.repeats) == PUBLISHED[name]
-    assert one.interval == (INTERVALS if name == "besiroglu" else {})
+    law = LAWS[name]
+    assert (law.E, law.A, law.B, law.alpha, law.beta, law.params, law.tokens, law.repeats) == PUBLISHED[name]
+    assert law.interval == (INTERVALS if name == "besiroglu" else {})
 
 
 def test_a_law_by_hand() -> None:
@@ -168,7 +168,7 @@ def test_a_law_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "asked", "rule"),
+    ("question", "point", "rule"),
     [
         (ScalingQuestion(params=20, compute=600), (20, 5), 5**0.5),
         (ScalingQuestion(tokens=20, compute=600), (5, 20), 5**0.5),
@@ -178,10 +178,10 @@ def test_a_law_by_hand() -> None:
         (ScalingQuestion(compute=600), (20, 5), 5**0.5),
     ],
 )
-def test_what_is_asked_of_a_law(question: ScalingQuestion, asked: tuple[int, int], rule: float) -> None:
-    found = ask(HAND, question)
-    assert found.asked == (*asked, 1 + 8 / asked[0] + 2 / asked[1]) and found.compute == 600
-    assert found.best == (20, 5, 1 + 8 / 20 + 2 / 5)
+def test_what_is_asked_of_a_law(question: ScalingQuestion, point: tuple[int, int], rule: float) -> None:
+    answer = ask(HAND, question)
+    assert answer.asked == (*point, 1 + 8 / point[0] + 2 / point[1]) and answer.compute == 600
+    assert answer.best == (20, 5, 1 + 8 / 20 + 2 / 5)
     assert twenty_to_one(question) == (pytest.approx(rule), pytest.approx(20 * rule))
 
 
@@ -197,29 +197,29 @@ def test_what_is_asked_of_a_law(question: ScalingQuestion, asked: tuple[int, int
     ],
 )
 def test_a_law_says_where_it_was_not_fitted(question: ScalingQuestion, law: ScalingLaw, words: list[str]) -> None:
-    said = "; ".join(ask(law, question).warnings)
-    assert all(word in said for word in words) and bool(words) == bool(said)
+    warnings = "; ".join(ask(law, question).warnings)
+    assert all(word in warnings for word in words) and bool(words) == bool(warnings)
 
 
-@pytest.mark.parametrize(("question", "said"), REFUSED["laws"])
-def test_what_no_law_can_be_asked(question: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("question", "message"), REFUSED["laws"])
+def test_what_no_law_can_be_asked(question: dict[str, Any], message: str) -> None:
     faults = ""
     try:
         ScalingQuestion(**question).checked()
     except InputError as error:
         faults = "; ".join(map(str, error.faults))
-    assert said in faults and bool(said) == bool(faults)
+    assert message in faults and bool(message) == bool(faults)
 
 
 def test_laws_by_name() -> None:
     everyone = ["besiroglu", "chinchilla", "muennighoff"]
-    assert [one.name for one in scaling_laws(None, None)] == everyone
-    assert [one.name for one in scaling_laws(" Chinchilla,besiroglu,chinchilla", None)] == everyone[1::-1]
-    assert [one.name for one in scaling_laws(None, 5)] == [one.name for one in scaling_laws("muennighoff", 5)]
+    assert [law.name for law in scaling_laws(None, None)] == everyone
+    assert [law.name for law in scaling_laws(" Chinchilla,besiroglu,chinchilla", None)] == everyone[1::-1]
+    assert [law.name for law in scaling_laws(None, 5)] == [law.name for law in scaling_laws("muennighoff", 5)]
     for text, fault in (("kaplan", UnknownName), ("besiroglu,muennighoff", InputError)):
         with pytest.raises(fault):
             scaling_laws(text, 5)
     assert counted_params(load(DENSE)) == load(DENSE).params
-    for source, said in ((MIXTURE, "describe dense models"), ("bert-base", "describe decoders")):
-        with pytest.raises(InputError, match=said):
+    for source, message in ((MIXTURE, "describe dense models"), ("bert-base", "describe decoders")):
+        with pytest.raises(InputError, match=message):
             counted_params(load(source))

@@ -120,22 +120,22 @@ def circle(package: Path) -> list[str]:
     for name, path in paths.items():
         froms = {node for node in nodes(path) if isinstance(node, ast.ImportFrom)}
         if path.stem == "__init__":
-            inside = {node for each in nodes(path) if isinstance(each, ast.FunctionDef) for node in ast.walk(each)}
+            inside = {node for item in nodes(path) if isinstance(item, ast.FunctionDef) for node in ast.walk(item)}
             froms -= {node for node in froms & inside if (node.module or "").startswith(name)}
-        named = {(node.module or "", alias.name) for node in froms for alias in node.names}
-        graph[name] = {own if (own := f"{module}.{each}") in paths else module for module, each in named} & {*paths}
+        names = {(node.module or "", alias.name) for node in froms for alias in node.names}
+        graph[name] = {child if (child := f"{module}.{item}") in paths else module for module, item in names} & {*paths}
     try:
         TopologicalSorter(graph).prepare()
-    except CycleError as found:
-        return list(found.args[1])
+    except CycleError as error:
+        return list(error.args[1])
     return []
 
 
 def test_imports_go_round_in_no_circle(tmp_path: Path) -> None:
     assert circle(PACKAGE) == []
-    one, other = tmp_path / "one.py", tmp_path / "other.py"
-    one.write_text(f"from {tmp_path.name}.other import Stack\nclass Part: pass\n")
-    other.write_text(f"if TYPE_CHECKING:\n    from {tmp_path.name} import one\n")
+    first, second = tmp_path / "one.py", tmp_path / "other.py"
+    first.write_text(f"from {tmp_path.name}.other import Stack\nclass Part: pass\n")
+    second.write_text(f"if TYPE_CHECKING:\n    from {tmp_path.name} import one\n")
     assert {*circle(tmp_path)} == {f"{tmp_path.name}.one", f"{tmp_path.name}.other"}
 
 
@@ -205,9 +205,9 @@ def private_names(text: str) -> set[str]:
 @pytest.mark.slow
 def test_no_test_uses_a_private_name() -> None:
     """What is worth a test is public: a function that is one is renamed, what it does inside is tested from outside."""
-    found = [node for path in PACKAGE.rglob("*.py") for node in nodes(path)]
-    private = {getattr(node, "name", "") for node in found if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    private |= {node.id for node in found if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    all_nodes = [node for path in PACKAGE.rglob("*.py") for node in nodes(path)]
+    private = {getattr(node, "name", "") for node in all_nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    private |= {node.id for node in all_nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     private -= {"_replace", "_asdict", "_repr_html_", "_repr_svg_"}
     for path in [*TESTS.glob("*.py"), *TESTS.rglob("test_*.py")]:
         assert private_names(path.read_text()) & private == set(), path
@@ -229,11 +229,11 @@ MODULES = [
 @pytest.mark.parametrize("section", mechanisms.ALL)
 def test_a_table_says_all_of_itself(section: str) -> None:
     """Its keys and what they build are in its options, which stand beside the part."""
-    found = mechanisms.options(section)
-    assert issubclass(found, place.Mechanism) == (section in mechanisms.PART_TABLES)
-    if issubclass(found, place.Mechanism):
-        assert found.kind in ledger.KINDS
-        assert vars(found)["build"].__annotations__["return"] in vars(sys.modules[found.__module__])
+    table = mechanisms.options(section)
+    assert issubclass(table, place.Mechanism) == (section in mechanisms.PART_TABLES)
+    if issubclass(table, place.Mechanism):
+        assert table.kind in ledger.KINDS
+        assert vars(table)["build"].__annotations__["return"] in vars(sys.modules[table.__module__])
 
 
 # Variables that are no `self`, by the class they are of.
@@ -250,23 +250,23 @@ Fields = dict[str, dict[str, str]]
 @cache
 def fields() -> Fields:
     """The annotations of every part, with its properties and what it inherits: {"Linear": {"d_in": "Num", …}, …}."""
-    found: Fields = {}
+    table: Fields = {}
     for module in (options, place, *MODULES):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(node, ast.ClassDef):
-                inherited = {key: kind for base in node.bases for key, kind in found.get(ast.unparse(base), {}).items()}
-                own = {
+                inherited = {key: kind for base in node.bases for key, kind in table.get(ast.unparse(base), {}).items()}
+                annotated = {
                     item.target.id: ast.unparse(item.annotation)
                     for item in node.body
                     if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
                 }
-                asked = {
+                properties = {
                     item.name: ast.unparse(item.returns)
                     for item in node.body
                     if isinstance(item, ast.FunctionDef) and item.returns and item.decorator_list
                 }
-                found[node.name] = {**inherited, **own, **asked}
-    return found
+                table[node.name] = {**inherited, **annotated, **properties}
+    return table
 
 
 class Reader(ast.NodeVisitor):
@@ -276,8 +276,8 @@ class Reader(ast.NodeVisitor):
     perhaps None; what type something is; whether it is None. It never asks about a number.
     """
 
-    def __init__(self, known: Fields) -> None:
-        self.known = known
+    def __init__(self, fields_of: Fields) -> None:
+        self.fields_of = fields_of
         self.faults: list[str] = []
         self.cls = ""
         self.structural: set[str] = set()  # local names bound to an answer about structure
@@ -292,8 +292,8 @@ class Reader(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         if node.name == "conflicts":  # a check of what a description says, which asks `num` of its numbers
             return
-        named = (*node.args.args, *node.args.kwonlyargs)
-        self.structural = {each.arg for each in named if each.annotation and ast.unparse(each.annotation) == "bool"}
+        args = (*node.args.args, *node.args.kwonlyargs)
+        self.structural = {arg.arg for arg in args if arg.annotation and ast.unparse(arg.annotation) == "bool"}
         for statement in node.body:  # annotations and decorators are no formulas
             self.visit(statement)
 
@@ -336,22 +336,22 @@ class Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_tested(self, node: ast.If | ast.IfExp | ast.While | ast.Assert) -> None:
-        self.asked(node.test)
+        self.check_condition(node.test)
         self.generic_visit(node)
 
     visit_If = visit_IfExp = visit_While = visit_Assert = visit_tested
 
     def visit_comprehension(self, node: ast.comprehension) -> None:
         for test in node.ifs:
-            self.asked(test)
+            self.check_condition(test)
         self.generic_visit(node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
         for value in node.values[:-1]:  # the last is only a value
-            self.asked(value)
+            self.check_condition(value)
         self.generic_visit(node)
 
-    def asked(self, test: ast.expr) -> None:
+    def check_condition(self, test: ast.expr) -> None:
         if not self.is_structural(test):
             self.fault(test)
 
@@ -383,11 +383,11 @@ class Reader(ast.NodeVisitor):
         if not (isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name)):
             return None
         owner = self.cls if value.value.id == "self" else CLASSES.get(value.value.id, "")
-        return self.known.get(owner, {}).get(value.attr)
+        return self.fields_of.get(owner, {}).get(value.attr)
 
 
-def faults(source: str, known: Fields) -> list[str]:
-    reader = Reader(known)
+def faults(source: str, fields_of: Fields) -> list[str]:
+    reader = Reader(fields_of)
     reader.visit(ast.parse(textwrap.dedent(source)))
     return reader.faults
 
@@ -431,9 +431,9 @@ def test_a_planted_formula_is_noticed(planted: str) -> None:
 def test_a_leaf_says_its_unit_and_its_source(leaf: type) -> None:
     labels = ("Shapes", "Unit", "Counts", "Omits", "Traffic", "Kept", "Source")
     lines = [line.split()[0] for line in (inspect.getdoc(leaf) or "").splitlines() if line and line[0].isupper()]
-    found = [label for label in lines if label in labels]
-    assert found == [label for label in labels if label in found], "in the usual order"
-    assert {"Unit", "Source"} <= set(found)
+    ordered = [label for label in lines if label in labels]
+    assert ordered == [label for label in labels if label in ordered], "in the usual order"
+    assert {"Unit", "Source"} <= set(ordered)
 
 
 def test_the_front_door_lists_what_it_offers() -> None:

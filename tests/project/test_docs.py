@@ -60,10 +60,10 @@ def symbols() -> str:
 
 def families() -> str:
     """The model types of Hugging Face configs: read, or refused and why."""
-    known = huggingface.supported_types()
+    readable = huggingface.supported_types()
     exact: dict[str, list[str]] = {}  # by their first letter, so that a new type changes a short line
     refused: dict[str, list[str]] = {}
-    for name, what in known.items():
+    for name, what in readable.items():
         group = exact.setdefault(name[0].lower(), []) if what == "exact" else refused.setdefault(what, [])
         group.append(f"`{name}`")
     rows = [f"{sum(map(len, exact.values()))} types are read exactly.", "", "| model types | read |", "| --- | --- |"]
@@ -90,7 +90,7 @@ def modules() -> str:
 def keys() -> str:
     """The keys of a description, table by table, with what each may be and is when absent."""
     sections = {"": {**IDENTITY, **SECTIONS[""]}, **{name: fields for name, fields in SECTIONS.items() if name}}
-    found = []
+    tables = []
     for section, fields in sections.items():
         rows = [f"## {f'`[{section}]`' if section else 'Of the model'}", ""]
         rows += ["| key | meaning | allowed values | default |", "| --- | --- | --- | --- |"]
@@ -99,8 +99,8 @@ def keys() -> str:
             shown = absent or f"`{json.dumps(field.default)}`"
             meaning = f"{field.meaning} ({field.when})" if field.when else field.meaning
             rows.append(f"| `{key}` | {meaning} | {_accepted(field.check)} | {shown} |")
-        found.append("\n".join(rows))
-    return "\n\n".join(found)
+        tables.append("\n".join(rows))
+    return "\n\n".join(tables)
 
 
 def _accepted(check: object) -> str:
@@ -155,19 +155,19 @@ def proved() -> str:
     rows = [f"| presets: {len(names())} | {' | '.join(figures.values())} |", "| --- | ---: | ---: | ---: | ---: |"]
     for batch, title in ((1, "one sequence"), (2, "two sequences")):
         answers = [show(name, batch=batch, tokens=64).known for name in names()]
-        numbers = (str(sum(known[figure].how == "proved" for known in answers)) for figure in figures)
+        numbers = (str(sum(evidence[figure].how == "proved" for evidence in answers)) for figure in figures)
         rows.append(f"| {title} | {' | '.join(numbers)} |")
     return "\n".join(rows)
 
 
 def helps() -> str:
     """The help of every command, at 80 columns."""
-    found, runner = [], CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"})
+    sections, runner = [], CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"})
     for name in COMMANDS:
         printed = runner.invoke(app, [name, "--help"], prog_name="txcalc").stdout
         text = "\n".join(line.rstrip() for line in printed.strip().splitlines())
-        found.append(f"## {name}\n\n```text\n{text}\n```")
-    return "\n\n".join(found)
+        sections.append(f"## {name}\n\n```text\n{text}\n```")
+    return "\n\n".join(sections)
 
 
 def measurements() -> str:
@@ -233,15 +233,15 @@ def test_pages_print_what_the_commands_print(page: Path, update_golden: bool) ->
 
 
 @pytest.mark.drawn(quick=1)
-@pytest.mark.parametrize("made", GENERATED, ids=lambda made: made.__name__)
-def test_generated_parts_are_current(made: Callable[[], str], update_golden: bool) -> None:
+@pytest.mark.parametrize("generate", GENERATED, ids=lambda generate: generate.__name__)
+def test_generated_parts_are_current(generate: Callable[[], str], update_golden: bool) -> None:
     """From its marker to the end of the page, or to where `<!-- end -->` says."""
-    marker = f"<!-- {made.__name__} -->"
+    marker = f"<!-- {generate.__name__} -->"
     (page,) = [page for page in (README, *PAGES) if marker in page.read_text()]
     before, after = page.read_text().split(marker)
     end = after.find("<!-- end -->")
     rest = after[end:] if end >= 0 else ""
-    _same(page, f"{before}{marker}\n{made()}\n{rest}", update_golden)
+    _same(page, f"{before}{marker}\n{generate()}\n{rest}", update_golden)
 
 
 def _same(page: Path, text: str, update: bool) -> None:
@@ -299,8 +299,8 @@ def test_the_site_builds(tmp_path: Path) -> None:
     """Every page is in its contents, and no link leads nowhere: `strict` in mkdocs.yml makes each a fault."""
     pytest.importorskip("mkdocs")
     command = [sys.executable, "-m", "mkdocs", "build", "-q", "-f", str(ROOT / "mkdocs.yml"), "-d", str(tmp_path)]
-    found = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
-    assert found.returncode == 0, found.stderr
+    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    assert result.returncode == 0, result.stderr
     assert (tmp_path / "reference" / "commands" / "index.html").exists()
     library = (tmp_path / "library" / "index.html").read_text()
     assert "<blockquote>" not in library  # what `>>>` is in Markdown

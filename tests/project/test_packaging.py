@@ -30,8 +30,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_a_wheel_holds_every_preset_and_its_licence(wheel: Path) -> None:
     files = zipfile.ZipFile(wheel).namelist()
-    held = {Path(file).stem for file in files if file.startswith("txcalc/presets/models/")}
-    assert held == set(names())
+    presets = {Path(file).stem for file in files if file.startswith("txcalc/presets/models/")}
+    assert presets == set(names())
     assert any(file.endswith("licenses/LICENSE") for file in files)
 
 
@@ -93,11 +93,11 @@ def test_a_users_type_checker_sees_the_types(wheel: Path, tmp_path: Path) -> Non
     settings.write_text(f"[mypy]\nstrict = true\nfollow_imports = silent\n[mypy-{others}]\nfollow_imports = skip\n")
     command = [sys.executable, "-m", "mypy", f"--config-file={settings}", str(script)]
     environment = {**os.environ, "MYPYPATH": str(site)}
-    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
+    output = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
     last = len(script.read_text().splitlines())
-    wrong, missing = (line for line in said.splitlines() if ": error:" in line)
+    wrong, missing = (line for line in output.splitlines() if ": error:" in line)
     assert wrong.startswith(f'script.py:{last - 1}: error: Incompatible types in assignment (expression has type "int"')
-    assert missing.startswith(f"script.py:{last}: error:"), said
+    assert missing.startswith(f"script.py:{last}: error:"), output
 
 
 def test_core_dependencies_are_light() -> None:

@@ -151,14 +151,14 @@ def test_a_mechanism_counts_shards_and_plans(run: Run) -> None:
 
 @pytest.mark.slow
 def test_a_leaf_that_keeps_something_is_planned_for_as_what_it_is(run: Run) -> None:
-    held = 2 * 2 * (8 * 1024 + 5)  # bytes of two layers, in 16 bits
+    cache_bytes = 2 * 2 * (8 * 1024 + 5)  # bytes of two layers, in 16 bits
     kept = json.loads(run("kv", "keeping.toml", "--context", "1k", "--batch", "1", "--json"))
-    assert kept["rows"][0]["bytes"] == held and kept["cache"]["elements_per_token"] == 2 * 8
+    assert kept["rows"][0]["bytes"] == cache_bytes and kept["cache"]["elements_per_token"] == 2 * 8
     assert kept["holds"] == ["2 layers with Keeper: 8 elements per token and 5 more"]
     shown = json.loads(run("show", "keeping.toml", "--tokens", "1k", "--json"))
-    assert shown["cache"]["bytes"] == held and shown["cache"]["constant_elements"] == 2 * 5
+    assert shown["cache"]["bytes"] == cache_bytes and shown["cache"]["constant_elements"] == 2 * 5
     plan = json.loads(run("deploy", "keeping.toml", "--gpu", "l4", "--context", "1k", "--concurrency", "3", "--json"))
-    assert plan["memory"][0]["cache_bytes"] == 3 * held
+    assert plan["memory"][0]["cache_bytes"] == 3 * cache_bytes
     assert "16·D" in run("formula", "keeping.toml", "layers.0.keeping")
     assert json.loads(run("train", "keeping.toml", "--gpu", "l4:2", "--layout", "fsdp=2", "--json"))["fits"]
 
@@ -172,11 +172,11 @@ def test_a_mechanism_is_proved(run: Run) -> None:
 
 @pytest.mark.slow
 def test_a_family_is_read(run: Run) -> None:
-    found = json.loads(run("show", "config.json", "--tokens", "8", "--json"))
-    assert found["cache"]["elements"] == 2 * 64 * (4 + 8)
+    document = json.loads(run("show", "config.json", "--tokens", "8", "--json"))
+    assert document["cache"]["elements"] == 2 * 64 * (4 + 8)
     assert (
-        found["model"]["model_type"] == "toy"
-        and found["params"]["total"] == 2 * 100 * 64 + 2 * (4 * 64**2 + 3 * 64 * 96 + 2 * 64) + 64
+        document["model"]["model_type"] == "toy"
+        and document["params"]["total"] == 2 * 100 * 64 + 2 * (4 * 64**2 + 3 * 64 * 96 + 2 * 64) + 64
     )
 
 
@@ -188,8 +188,8 @@ def test_an_accelerator_is_known(run: Run) -> None:
 
 @pytest.mark.slow
 def test_a_quantity_is_counted(run: Run) -> None:
-    found = run("sweep", "gpt2", "--over", "tokens=1,2", "--quantity", "weights_read", "--format", "csv")
-    assert "weights_read" in found
+    out = run("sweep", "gpt2", "--over", "tokens=1,2", "--quantity", "weights_read", "--format", "csv")
+    assert "weights_read" in out
 
 
 @pytest.mark.slow
@@ -198,9 +198,9 @@ def test_an_output_format_is_written(run: Run) -> None:
 
 
 def test_a_format_of_the_cache_is_counted_and_planned(run: Run) -> None:
-    asked = ("llama-3.1-8b", "--context", "1k", "--kv", "toy6", "--json")
-    assert json.loads(run("kv", *asked, "--batch", "1"))["rows"][0]["bytes"] == 32 * 2 * 8 * 128 * 1024 * 13 // 16
-    assert json.loads(run("deploy", *asked, "--gpu", "h100", "--engine", "vllm"))["fits"]
+    arguments = ("llama-3.1-8b", "--context", "1k", "--kv", "toy6", "--json")
+    assert json.loads(run("kv", *arguments, "--batch", "1"))["rows"][0]["bytes"] == 32 * 2 * 8 * 128 * 1024 * 13 // 16
+    assert json.loads(run("deploy", *arguments, "--gpu", "h100", "--engine", "vllm"))["fits"]
 
 
 def test_a_command_with_an_option_answers_and_is_shown(run: Run) -> None:
@@ -217,11 +217,11 @@ def test_an_optimizer_is_planned_for(run: Run) -> None:
 def test_a_column_is_in_the_table_and_in_json(run: Run) -> None:
     plan = "deploy", "gpt2", "--gpu", "h100:2"
     loads = json.loads(run(*plan, "--json"))["speed"]["batches"]
-    assert all(each["steady"]["requests_per_gpu"] == each["steady"]["requests_per_s"] / 2 for each in loads)
+    assert all(row["steady"]["requests_per_gpu"] == row["steady"]["requests_per_s"] / 2 for row in loads)
     assert "requests/s per GPU" in run(*plan).partition("Loads")[2]
 
 
 def test_every_recipe_is_followed() -> None:
-    named = set(re.findall(r"^## (An? [^\n]+)", RECIPES, re.M))
-    known = {"A Hugging Face family", "A mechanism", "An accelerator", "A quantity", "A column", "An option"}
-    assert named == known | {"A command", "A format of the cache", "An optimizer", "An output format"}
+    headings = set(re.findall(r"^## (An? [^\n]+)", RECIPES, re.M))
+    with_tests = {"A Hugging Face family", "A mechanism", "An accelerator", "A quantity", "A column", "An option"}
+    assert headings == with_tests | {"A command", "A format of the cache", "An optimizer", "An output format"}

@@ -99,19 +99,19 @@ def matched(*argv: str) -> Any:
 )
 def test_budgets_are_met_as_nearly_as_whole_numbers_can(source: str, quantity: str, key: str) -> None:
     """The neighbours on both sides are counted by themselves, and no size between them can be."""
-    found = matched("llama-3.1-8b", source, "--contexts", "64k", "--match", quantity, "--by", key)
-    (model,) = found["models"]
+    document = matched("llama-3.1-8b", source, "--contexts", "64k", "--match", quantity, "--by", key)
+    (model,) = document["models"]
 
     def cost(name: str, changes: dict[str, int]) -> int:
         ledger = load(name, changes).ledger(tokens=65_536 if quantity != "params" else 1)
         return int(ledger.total("flops_masked" if quantity == "flops" and source == "mistral-7b" else quantity))
 
-    assert found["budget"] == cost("llama-3.1-8b", {})
+    assert document["budget"] == cost("llama-3.1-8b", {})
     sides = [model["below"], model["above"]]
     assert sides[0]["value"] < sides[1]["value"]
     assert sides[0]["difference"] < 0 <= sides[1]["difference"]
     for side in sides:
-        assert cost(source, {key: side["value"]}) - found["budget"] == side["difference"]
+        assert cost(source, {key: side["value"]}) - document["budget"] == side["difference"]
     for between in range(sides[0]["value"] + 1, sides[1]["value"]):
         with pytest.raises(InputError):
             load(source, {key: between})
@@ -121,8 +121,8 @@ def test_budgets_are_met_as_nearly_as_whole_numbers_can(source: str, quantity: s
 
 @pytest.mark.slow
 def test_an_exact_budget_and_one_out_of_reach() -> None:
-    (same,) = matched("llama-3.1-8b", "mistral-7b", "--match", "params", "--by", "V")["models"]
-    assert (same["value"], same["difference"]) == (128_256, 0)
+    (exact,) = matched("llama-3.1-8b", "mistral-7b", "--match", "params", "--by", "V")["models"]
+    assert (exact["value"], exact["difference"]) == (128_256, 0)
     (window,) = matched("llama-3.1-8b", "mistral-7b", "--match", "cache", "--by", "W", "--contexts", "64k")["models"]
     assert (window["value"], window["difference"]) == (65_536, 0), "the smallest of those that meet it"
     (far,) = matched("llama-3.1-8b", "llama-2-7b", "--match", "params", "--by", "h_kv")["models"]
@@ -152,8 +152,8 @@ def test_neighbours_of_a_budget_are_what_trying_all_finds(allowed: Any) -> None:
         above = min((size for size in tried if 3 * size + 2 >= budget), default=None)
         if len(allowed) == 1 and 3 * start + 2 != budget:
             continue  # it does not change
-        found = [near and near.value for near in Sizes(budget).neighbours(start)]
-        assert found == ([None, start] if 3 * start + 2 == budget else [below, above]), (budget, start)
+        values = [near and near.value for near in Sizes(budget).neighbours(start)]
+        assert values == ([None, start] if 3 * start + 2 == budget else [below, above]), (budget, start)
 
 
 def test_a_model_without_a_crossover_is_compared_all_the_same(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_model_without_a_crossover_is_compared_all_the_same(tmp_path: Path) ->
     file.write_text(json.dumps(configs["deepseek-v4-flash"]))
     with pytest.raises(InputError, match="mixes chunks"):
         lengths(load(str(file)))
-    found = rows(str(file), "llama-3.1-8b", "--contexts", "1k")
-    alone = rows("llama-2-7b", "llama-3.1-8b", "--contexts", "1k", "--attention", "masked")
+    table = rows(str(file), "llama-3.1-8b", "--contexts", "1k")
+    reference = rows("llama-2-7b", "llama-3.1-8b", "--contexts", "1k", "--attention", "masked")
     key = ("crossover: scores + values ≥ every linear layer", None)
-    assert found[key]["values"] == [None, alone[key]["values"][1]]
+    assert table[key]["values"] == [None, reference[key]["values"][1]]

@@ -43,8 +43,8 @@ def test_a_latent_is_one_for_all_heads() -> None:
 
 def test_four_bits_are_half_a_byte() -> None:
     """K and V of one head of width 1 in one layer: a byte a token."""
-    (one, two) = rows("D=64 h=1 d_h=1 F=64 L=1 E=1 k=1", "--contexts", "1", "--batch", "1,3", "--kv-dtypes", "int4")
-    assert (one["bytes"], two["bytes"]) == (1, 3)
+    (small, large) = rows("D=64 h=1 d_h=1 F=64 L=1 E=1 k=1", "--contexts", "1", "--batch", "1,3", "--kv-dtypes", "int4")
+    assert (small["bytes"], large["bytes"]) == (1, 3)
 
 
 def test_a_format_with_scales_counts_those_of_each_block() -> None:
@@ -124,12 +124,12 @@ def test_without_the_cache_a_thousand_tokens_compute_half_a_million_keys() -> No
 def test_a_generation_is_the_sum_of_its_passes(source: str, length: int, attention: str, prompt: int) -> None:
     model, quantity = load(source), FLOPS[attention]
     for context in range(prompt, length):
-        (found,) = generations(model, [context], prompt, attention)
+        (generation,) = generations(model, [context], prompt, attention)
         steps = [model.ledger(past=t, logits="last", mla="absorbed") for t in range(prompt, context)]
-        alone = [model.ledger(tokens=t, logits="last").total(quantity) for t in range(prompt, context + 1)]
-        assert found.flops == alone[0] + sum(step.total(quantity) for step in steps)
-        assert found.flops_without_cache == sum(alone)
-        assert found.kv_computed_without_cache == sum(range(prompt, context + 1))
+        prompt_flops = [model.ledger(tokens=t, logits="last").total(quantity) for t in range(prompt, context + 1)]
+        assert generation.flops == prompt_flops[0] + sum(step.total(quantity) for step in steps)
+        assert generation.flops_without_cache == sum(prompt_flops)
+        assert generation.kv_computed_without_cache == sum(range(prompt, context + 1))
 
 
 def test_a_ratio_of_ten_thousand_is_short() -> None:

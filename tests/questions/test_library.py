@@ -39,17 +39,17 @@ EXAMPLES = ("", ".ledger", ".model", ".sources", *(f".questions.{name}" for name
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_of_docstrings_run(name: str) -> None:
-    found = doctest.testmod(import_module(f"txcalc{name}"), optionflags=doctest.ELLIPSIS)
-    assert found.attempted and not found.failed
+    result = doctest.testmod(import_module(f"txcalc{name}"), optionflags=doctest.ELLIPSIS)
+    assert result.attempted and not result.failed
 
 
 def test_changes_are_keywords_or_a_mapping() -> None:
-    one = txcalc.load("llama-3.1-8b", h_kv=4)
-    assert one.params == txcalc.load("llama-3.1-8b", {"h_kv": 4}).params
-    assert one == txcalc.load("llama-3.1-8b").set(h_kv=4) == txcalc.load(txcalc.load("llama-3.1-8b"), h_kv=4)
-    assert one.changed and one.set(h_kv=8).changed and not txcalc.load("llama-3.1-8b").changed
+    changed = txcalc.load("llama-3.1-8b", h_kv=4)
+    assert changed.params == txcalc.load("llama-3.1-8b", {"h_kv": 4}).params
+    assert changed == txcalc.load("llama-3.1-8b").set(h_kv=4) == txcalc.load(txcalc.load("llama-3.1-8b"), h_kv=4)
+    assert changed.changed and changed.set(h_kv=8).changed and not txcalc.load("llama-3.1-8b").changed
     with pytest.raises(InputError, match="h_kv"):
-        one.set(h_kv=5)
+        changed.set(h_kv=5)
 
 
 def test_models_are_equal_by_content() -> None:
@@ -93,11 +93,11 @@ def test_config_objects_are_read_as_their_files() -> None:
     for name, config in CONFIGS.items():
         try:
             truth = build(*describe(config))
-            held = transformers.AutoConfig.for_model(**config)
+            hf_config = transformers.AutoConfig.for_model(**config)
         except (TxcalcError, ValueError, KeyError, TypeError, AttributeError):
             continue  # one of the two does not read it
-        model = txcalc.load(held)
-        tied = getattr(held, "tie_word_embeddings", None) is True and config.get("tie_word_embeddings") is False
+        model = txcalc.load(hf_config)
+        tied = getattr(hf_config, "tie_word_embeddings", None) is True and config.get("tie_word_embeddings") is False
         assert tied or model.params == truth.params, name
         read += 1
     assert read > 150
@@ -170,11 +170,11 @@ def test_options_are_classes_or_keywords() -> None:
     load, limits = txcalc.Load(prompt="1k", concurrency=4), txcalc.Limits(ttft="1s")
     typed = txcalc.deploy("gpt2", "h100", load=load, limits=limits, engine=txcalc.Engine(engine="vllm", block=32))
     flat = txcalc.deploy("gpt2", "h100", prompt="1k", users=4, ttft="1s", engine="vllm", block=32)
-    both = txcalc.deploy("gpt2", "h100", load=txcalc.Load(prompt="1k"), concurrency=4, ttft=1, engine="vllm", block=32)
-    assert typed == flat == both and (typed.workload.concurrency, typed.engine.block) == (4, 32)
+    mixed = txcalc.deploy("gpt2", "h100", load=txcalc.Load(prompt="1k"), concurrency=4, ttft=1, engine="vllm", block=32)
+    assert typed == flat == mixed and (typed.workload.concurrency, typed.engine.block) == (4, 32)
     card = txcalc.Accelerator("mine", "My card", 16 * 10**9, 10**12, {"bf16": 10**14}, None, None, {})
     assert txcalc.deploy("gpt2", card, tp=1).gpu.name == "mine"
-    assert [each.to_dict()["fits"] for each in txcalc.deploy("gpt2", [card, "h100"]).deployments] == [True, True]
+    assert [plan.to_dict()["fits"] for plan in txcalc.deploy("gpt2", [card, "h100"]).deployments] == [True, True]
     with pytest.raises(InputError, match="prompt is \\[1\\], expected a whole number or a text"):
         txcalc.deploy("gpt2", "h100", load=txcalc.Load(prompt=[1]))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="load is 5, expected a Load"):
@@ -242,19 +242,17 @@ def test_a_wrong_argument_is_the_packages_own_error(ask: Any) -> None:
 def test_every_argument_of_every_function_is_checked(name: str) -> None:
     """What is of no kind that anything takes is refused before anything is computed, by the name of the argument."""
     declared = inspect.signature(txcalc.__getattr__(name)).parameters
-    needed = [
-        each.name for each in declared.values() if each.default is each.empty and each.kind is not each.VAR_POSITIONAL
-    ]
-    said = {argument: {"over": {"T": [1]}, "to": "toml"}.get(argument, "gpt2") for argument in needed}
-    for argument, each in declared.items():
-        if each.annotation is each.empty:
+    needed = [arg.name for arg in declared.values() if arg.default is arg.empty and arg.kind is not arg.VAR_POSITIONAL]
+    arguments = {argument: {"over": {"T": [1]}, "to": "toml"}.get(argument, "gpt2") for argument in needed}
+    for argument, arg in declared.items():
+        if arg.annotation is arg.empty:
             continue  # `load` says what it takes
         with pytest.raises(InputError, match=f"{argument} is <object object"):
-            getattr(txcalc, name)(**{**said, argument: object()})
+            getattr(txcalc, name)(**{**arguments, argument: object()})
 
 
 @pytest.mark.parametrize(
-    ("ask", "said"),
+    ("ask", "message"),
     [
         (lambda: OPEN.show(LLAMA, attention="nope"), "show: attention is 'nope', expected 'dense' or 'masked'"),
         (lambda: OPEN.show(LLAMA, tokns=1), "show: no argument named 'tokns' (did you mean tokens or source_tokens?)"),
@@ -273,10 +271,10 @@ def test_every_argument_of_every_function_is_checked(name: str) -> None:
         (lambda: OPEN.report(LLAMA, ignore="x"), "report: ignore is 'x', expected a list of a text"),
     ],
 )
-def test_a_wrong_kind_is_said_in_words(ask: Any, said: str) -> None:
+def test_a_wrong_kind_is_said_in_words(ask: Any, message: str) -> None:
     with pytest.raises(InputError) as caught:
         ask()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_ledgers_are_equal_by_content() -> None:
@@ -289,10 +287,10 @@ def test_ledgers_are_equal_by_content() -> None:
 
 
 def test_every_result_has_a_title_and_a_short_repr() -> None:
-    for found in (txcalc.presets("gpt2*"), txcalc.entropy("0.5,0.5"), txcalc.presets("h100*", hardware=True)):
-        name = found.schema.split("/")[1]
-        assert repr(found).startswith(f"<txcalc.{name}: ") and not repr(found).endswith(": >")
-        assert re.search(r"<title>\w+", found.to_text("html"))
+    for result in (txcalc.presets("gpt2*"), txcalc.entropy("0.5,0.5"), txcalc.presets("h100*", hardware=True)):
+        name = result.schema.split("/")[1]
+        assert repr(result).startswith(f"<txcalc.{name}: ") and not repr(result).endswith(": >")
+        assert re.search(r"<title>\w+", result.to_text("html"))
     assert re.fullmatch(r"<txcalc.report: a page of [\d,]+ bytes>", repr(txcalc.report("gpt2")))
 
 
@@ -306,12 +304,12 @@ def test_pages_and_descriptions_are_written_where_they_are_asked_for(tmp_path: P
     assert '"price":2.37' in txcalc.report("gpt2", train="h100-sxm:8@2.37", layouts="fsdp=8").html
     with pytest.raises(InputError, match="exists already"):
         page.save(tmp_path / "plan.html")
-    found = txcalc.export(LLAMA, "toml", tmp_path / "mine.toml", changes={"h_kv": 4})
+    export = txcalc.export(LLAMA, "toml", tmp_path / "mine.toml", changes={"h_kv": 4})
     with pytest.raises(InputError, match="exists already"):
         txcalc.export(LLAMA, "toml", tmp_path / "mine.toml")
-    assert txcalc.export(LLAMA, "toml", tmp_path / "mine.toml", changes={"h_kv": 4}, force=True) == found
+    assert txcalc.export(LLAMA, "toml", tmp_path / "mine.toml", changes={"h_kv": 4}, force=True) == export
     assert (
-        txcalc.load(tmp_path / "mine.toml") == LLAMA.set(h_kv=4) and found.text == (tmp_path / "mine.toml").read_text()
+        txcalc.load(tmp_path / "mine.toml") == LLAMA.set(h_kv=4) and export.text == (tmp_path / "mine.toml").read_text()
     )
 
 
@@ -342,13 +340,13 @@ def test_numbers_of_numpy_are_pythons_own() -> None:
     assert wide.ledger(batch=4096, tokens="128k").total("flops") == large.set(h_kv=4).ledger(4096, 131072).total(
         "flops"
     )
-    held = {
+    description = {
         "d_model": numpy.int64(512),
         "n_layers": 6,
         "attention": {"n_heads": numpy.int32(8)},
         "feed_forward": {"d_ff": 2048, "gated": True},
     }
-    assert txcalc.compare(txcalc.load(held), "gpt2").to_dict() and type(txcalc.load(held).params) is int
+    assert txcalc.compare(txcalc.load(description), "gpt2").to_dict() and type(txcalc.load(description).params) is int
     assert [row.context for row in txcalc.kv("gpt2", numpy.array([512, 1024]), 1).rows] == [512, 1024]
     with pytest.raises(txcalc.TxcalcError):
         txcalc.kv("gpt2", numpy.array([512.5]))
@@ -383,8 +381,8 @@ def test_a_ledger_takes_lengths_by_letter_and_in_lists() -> None:
     assert model.ledger(B=2, T="1k", T_src=512) == model.ledger(batch=2, tokens=1024, source=512)
     with pytest.raises(InputError, match="tokens and T say the same thing twice"):
         model.ledger(tokens=512, T=1024)
-    each = [model.ledger(tokens=tokens).total("flops") for tokens in (1024, 2048)]
-    assert numpy().array_equal(model.ledger(tokens=["1k", 2048]).total("flops"), each)
+    flops = [model.ledger(tokens=tokens).total("flops") for tokens in (1024, 2048)]
+    assert numpy().array_equal(model.ledger(tokens=["1k", 2048]).total("flops"), flops)
 
 
 def test_an_answer_within_an_answer_shows_its_figures() -> None:

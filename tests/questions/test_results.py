@@ -35,7 +35,7 @@ def little() -> Any:
 SAME: list[tuple[str, list[Any], dict[str, Any], str]] = json.loads((DATA / "questions.json").read_text("utf-8"))
 
 
-def asked(function: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+def call(function: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
     loaded = [
         txcalc.load(text.removeprefix("load:")) if isinstance(text, str) and text.startswith("load:") else text
         for text in arguments
@@ -48,45 +48,45 @@ def asked(function: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
 def test_a_result_is_its_commands_document_and_typed(
     function: str, arguments: list[Any], keywords: dict[str, Any], command: str
 ) -> None:
-    found = asked(function, arguments, keywords)
-    said = CliRunner().invoke(app, [*shlex.split(command), "--json"])
-    assert found.to_dict() == json.loads(said.stdout)
-    assert found.failed == bool(said.exit_code)
-    if isinstance(found, DeployComparison):  # its rows are of two classes that JSON does not tell apart by a key
-        for row, each in zip(found.to_dict()["deployments"], found.deployments, strict=True):
-            assert convert(row, type(each)).to_dict() == each.to_dict()
+    result = call(function, arguments, keywords)
+    printed = CliRunner().invoke(app, [*shlex.split(command), "--json"])
+    assert result.to_dict() == json.loads(printed.stdout)
+    assert result.failed == bool(printed.exit_code)
+    if isinstance(result, DeployComparison):  # its rows are of two classes that JSON does not tell apart by a key
+        for row, deployment in zip(result.to_dict()["deployments"], result.deployments, strict=True):
+            assert convert(row, type(deployment)).to_dict() == deployment.to_dict()
     else:  # what it holds is of the types that its class declares
-        assert convert(found.to_dict(), type(found)) == found
-    again = found if function == "verify" else asked(function, arguments, keywords)  # which takes seconds
-    assert found == again and hash(found) == hash(again)
-    assert "<table" in found._repr_html_() and str(found) and repr(found).startswith("<txcalc.")
+        assert convert(result.to_dict(), type(result)) == result
+    repeated = result if function == "verify" else call(function, arguments, keywords)  # which takes seconds
+    assert result == repeated and hash(result) == hash(repeated)
+    assert "<table" in result._repr_html_() and str(result) and repr(result).startswith("<txcalc.")
 
 
 def test_records_have_only_what_they_say_and_never_change() -> None:
-    found = txcalc.kv("gpt2", "1k", 1)
-    assert found.rows[0].bytes == found.to_dict()["rows"][0]["bytes"]
-    assert found.rows[0].cross_bytes is None, "no encoder"
+    result = txcalc.kv("gpt2", "1k", 1)
+    assert result.rows[0].bytes == result.to_dict()["rows"][0]["bytes"]
+    assert result.rows[0].cross_bytes is None, "no encoder"
     with pytest.raises(AttributeError, match="has no attribute 'byte'"):
-        found.rows[0].byte  # type: ignore[attr-defined]  # noqa: B018
+        result.rows[0].byte  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(AttributeError, match="immutable"):
-        found.rows = ()  # type: ignore[misc]
+        result.rows = ()  # type: ignore[misc]
     assert txcalc.formula("gpt2").derivations == ()
-    assert found.rows[0] == txcalc.kv("gpt2", "1k", 1).rows[0] != txcalc.kv("gpt2", "1k", 2).rows[0]
-    assert pickle.loads(pickle.dumps(found.rows[0])) == found.rows[0]
+    assert result.rows[0] == txcalc.kv("gpt2", "1k", 1).rows[0] != txcalc.kv("gpt2", "1k", 2).rows[0]
+    assert pickle.loads(pickle.dumps(result.rows[0])) == result.rows[0]
 
 
 @pytest.mark.slow
 def test_rows_are_a_data_frame() -> None:
     pytest.importorskip("pandas", reason="needs pandas (pip install 'txcalc[frames]')")
     polars = pytest.importorskip("polars", reason="needs polars (pip install 'txcalc[frames]')")
-    found = txcalc.compare("llama-3.1-8b", "gpt2", context="1k")
-    frame = found.to_pandas().set_index(["quantity", "model"])
+    comparison = txcalc.compare("llama-3.1-8b", "gpt2", context="1k")
+    frame = comparison.to_pandas().set_index(["quantity", "model"])
     assert frame.loc[("params", "gpt2"), "value"] == 124_439_808
-    assert polars.DataFrame(found).height == len(found.rows) * 2
+    assert polars.DataFrame(comparison).height == len(comparison.rows) * 2
     assert polars.DataFrame(txcalc.kv("gpt2", "1k", [1, 2]))["bytes"].to_list() == [37748736, 75497472]
     interchange = pytest.importorskip("pyarrow.interchange")
-    held = interchange.from_dataframe(txcalc.compare("llama-3.1-405b", "gpt2", context="1k"))
-    assert held.column("quantity").to_pylist()[:2] == ["params", "params"] and held.num_rows == 20
+    interchanged = interchange.from_dataframe(txcalc.compare("llama-3.1-405b", "gpt2", context="1k"))
+    assert interchanged.column("quantity").to_pylist()[:2] == ["params", "params"] and interchanged.num_rows == 20
     wide = txcalc.kv("gpt2", "1M", 3 * 10**8).to_arrow()  # bytes between 2^63 and 2^64
     assert [str(wide.schema.field(name).type) for name in ("batch", "bytes")] == ["int64", "decimal128(38, 0)"]
     with pytest.raises(InputError, match="no rows"):
@@ -123,12 +123,12 @@ def test_the_largest_that_is_read_and_shown() -> None:
 @pytest.mark.slow
 def test_a_result_is_drawn_or_says_that_it_has_no_picture(tmp_path: Any) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib (pip install 'txcalc[plot]')")
-    found = txcalc.kv("gpt2")
-    assert found.plot(tmp_path / "kv.svg")._repr_svg_().lstrip().startswith("<?xml")
+    result = txcalc.kv("gpt2")
+    assert result.plot(tmp_path / "kv.svg")._repr_svg_().lstrip().startswith("<?xml")
     assert (tmp_path / "kv.svg").stat().st_size > 1000
     with pytest.raises(InputError, match=r"\.svg or \.png or \.pdf"):
-        found.plot("kv.gif")
+        result.plot("kv.gif")
     with pytest.raises(InputError, match="has no picture"):
         txcalc.diff("gpt2", "gpt2-xl").plot()
     with pytest.raises(InputError, match="format is 'yaml'"):
-        found.to_text("yaml")
+        result.to_text("yaml")

@@ -20,17 +20,17 @@ from txcalc.sources.presets import names
 @pytest.mark.parametrize("name", names())
 def test_every_parameter_has_one_rule(name: str) -> None:
     model = load(name)
-    assert sum(each.params for each in initial_values(model)) == model.params
+    assert sum(entry.params for entry in initial_values(model)) == model.params
 
 
 def test_gpt2_begins_at_002_and_its_last_products_smaller() -> None:
     """Radford et al. 2019, section 2.3: 1/√N of N residual layers, two a block."""
-    by_rule = {each.rule: each for each in initial_values(load("gpt2"))}
+    by_rule = {entry.rule: entry for entry in initial_values(load("gpt2"))}
     assert by_rule["N(0, σ²), σ = 0.02"].deviation == 0.02
     small = by_rule["N(0, σ²), σ = 0.02/√24"]
     assert small.deviation == pytest.approx(0.02 / math.sqrt(2 * 12), rel=1e-15)
     assert small.params == 12 * (768 * 768 + 3072 * 768)
-    assert {each.deviation for each in initial_values(load("bert-base"))} == {0.02, 0.0}, (
+    assert {entry.deviation for entry in initial_values(load("bert-base"))} == {0.02, 0.0}, (
         "post-norm: nothing is smaller"
     )
 
@@ -61,7 +61,7 @@ def test_the_reference_begins_so(source: Any, matrices: int, shrunk: int) -> Non
             assert abs(parameter.std().item() / deviation - 1) < 5 / math.sqrt(2 * parameter.numel()), name
             compared += 1
     assert compared == matrices
-    assert sum(each.params for each in initial_values(model) if "√6" in each.rule) == shrunk
+    assert sum(entry.params for entry in initial_values(model) if "√6" in entry.rule) == shrunk
 
 
 def test_the_terminal_shows_them() -> None:
@@ -70,7 +70,7 @@ def test_the_terminal_shows_them() -> None:
     assert "0.02/√24" in result.stdout and "0.004082  35,389,440" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
     data = typed.data("show", "gpt2", "--initial")
-    assert sum(each["params"] for each in data["initial"]) == data["params"]["total"]
+    assert sum(row["params"] for row in data["initial"]) == data["params"]["total"]
 
 
 @pytest.mark.parametrize("name", ["albert", "deepseek-v3", "gemma3n", "mixtral", "t5", "zamba2"])

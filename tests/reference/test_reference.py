@@ -42,7 +42,7 @@ B, T = 2, 11
 MEANS = GOLDEN / "outputs.json"
 
 
-def made(name: str, seed: int = 0) -> tuple[Model, Any, tuple[Tensor, ...]]:
+def tiny_net(name: str, seed: int = 0) -> tuple[Model, Any, tuple[Tensor, ...]]:
     """A tiny model, its module, and inputs; its weights are moved, so that norms and biases do something."""
     torch.manual_seed(seed)
     model = tiny(name)
@@ -89,17 +89,17 @@ def test_listed_leaves_compute_what_torch_computes() -> None:
 def test_every_weight_of_a_preset_by_path_and_shape(name: str) -> None:
     model = reference.truncate(txcalc.load(name), 4)
     net = reference.build(model, device="meta")
-    wanted = {
+    shapes = {
         f"{path}.{weight.name}": weight.shape
         for entry in model.ledger()
         for path in module_paths(entry, experts=True)
         for weight in entry.leaf.weights()
     }
-    assert {path: tuple(weight.shape) for path, weight in net.named_parameters()} == wanted
+    assert {path: tuple(weight.shape) for path, weight in net.named_parameters()} == shapes
     modules = dict(net.named_modules())
     # A layer's own scalar (Gemma-4) is a buffer of its block, which no profiler counts.
-    apart = [entry for entry in model.ledger() if entry.path not in modules]
-    assert [entry.path for entry in apart if entry.flops or not entry.path.endswith(".scale")] == []
+    unmoduled = [entry for entry in model.ledger() if entry.path not in modules]
+    assert [entry.path for entry in unmoduled if entry.flops or not entry.path.endswith(".scale")] == []
 
 
 def test_layers_are_cut_in_both_stacks_and_keep_their_pattern() -> None:
@@ -148,7 +148,7 @@ def test_inputs_are_what_forward_takes(name: str) -> None:
 @torch.no_grad()
 def test_explicit_products_equal_fused_kernels(name: str, update_golden: bool) -> None:
     """Their mean magnitude with fixed random weights is that in `golden/outputs.json`, too."""
-    _, net, inputs = made(name)
+    _, net, inputs = tiny_net(name)
     fused = net(*inputs)
     mean = float(logits(fused).abs().mean())
     kept = json.loads(MEANS.read_text("utf-8"))
@@ -164,13 +164,13 @@ def test_explicit_products_equal_fused_kernels(name: str, update_golden: bool) -
 @pytest.mark.parametrize("name", ["mixtral", "qwen2-moe", "gpt-oss", "deepseek-v2", "deepseek-v3"])
 @torch.no_grad()
 def test_experts_in_fixed_shapes_equal_those_that_are_routed(name: str) -> None:
-    _, net, inputs = made(name)
+    _, net, inputs = tiny_net(name)
     layer = next(layer.experts for layer in net.layers if "experts" in layer.names)
     # Scores by a bias alone: every token prefers the first k experts, as the fixed shapes assume.
     first = torch.linspace(3, -3, len(layer.routed))
-    for each in (each.experts for each in net.layers if "experts" in each.names):
-        each.router.weight.zero_()
-        each.router.bias = nn.Parameter(first)
+    for experts in (layer.experts for layer in net.layers if "experts" in layer.names):
+        experts.router.weight.zero_()
+        experts.router.bias = nn.Parameter(first)
     routed = net(*inputs)
     with reference.mode(static=True):
         torch.testing.assert_close(net(*inputs), routed, **CLOSE)
@@ -178,7 +178,7 @@ def test_experts_in_fixed_shapes_equal_those_that_are_routed(name: str) -> None:
 
 @torch.no_grad()
 def test_tokens_go_to_their_own_experts_and_none_is_dropped() -> None:
-    experts = made("mixtral")[1].layers[0].experts
+    experts = tiny_net("mixtral")[1].layers[0].experts
     x = torch.randn(3, 5, 32)
     run: Any = None
     expected = torch.zeros_like(x)
@@ -238,7 +238,7 @@ def test_forms_are_set_within_and_restored_after() -> None:
 @pytest.mark.parametrize("name", DECODERS)
 @torch.no_grad()
 def test_pieces_with_a_cache_equal_the_whole_and_hold_what_the_ledger_says(name: str) -> None:
-    model, net, (ids, *source) = made(name)
+    model, net, (ids, *source) = tiny_net(name)
     whole = logits(net(ids, *source))
     positions = 10 if source else None
     for *forms, room in product((False, True), (False, True) if "latent" in TINY[name] else (False,), (0, T - 5)):
@@ -248,20 +248,20 @@ def test_pieces_with_a_cache_equal_the_whole_and_hold_what_the_ledger_says(name:
             with reference.mode(explicit=forms[0], absorbed=forms[1]):
                 pieces.append(logits(net(ids[:, past : past + tokens], *(() if past else source), cache=cache)))
             ledger = model.ledger(B, tokens, past, None if model.kind == "audio" else positions)
-            wanted = {path: e.cache // e.runs for e in ledger if e.cache for path in module_paths(e, experts=True)}
-            assert cache.elements() == wanted
+            elements = {path: e.cache // e.runs for e in ledger if e.cache for path in module_paths(e, experts=True)}
+            assert cache.elements() == elements
         torch.testing.assert_close(torch.cat(pieces, 1), whole, **CLOSE)
 
 
 @torch.no_grad()
 def test_a_window_sees_as_many_tokens_as_it_says() -> None:
-    _, net, (ids,) = made("mistral")
+    _, net, (ids,) = tiny_net("mistral")
     reach = 2 * (4 - 1)  # of the last position, through two layers of a window of 4
     before = net(ids)[:, -1]
     for place, moved in ((T - 1 - reach, True), (T - 2 - reach, False)):
-        other = ids.clone()
-        other[:, place] = (other[:, place] + 1) % V
-        assert (not torch.equal(net(other)[:, -1], before)) == moved
+        changed_ids = ids.clone()
+        changed_ids[:, place] = (changed_ids[:, place] + 1) % V
+        assert (not torch.equal(net(changed_ids)[:, -1], before)) == moved
 
 
 @pytest.mark.parametrize(
@@ -284,10 +284,10 @@ def test_a_mask_lets_through_as_many_pairs_as_the_span_counts(span: Any) -> None
 @torch.no_grad()
 def test_states_carry_a_token_as_far_as_attention_does() -> None:
     for name in ("mamba", "mamba2", "qwen3-next", "channel-delta", "recurrent-gemma", "rwkv", "minimax", "llama"):
-        _, net, (ids,) = made(name)
-        other = ids.clone()
-        other[:, 0] = (other[:, 0] + 1) % V
-        changed = (net(other) - net(ids)).abs().amax(-1)
+        _, net, (ids,) = tiny_net(name)
+        changed_ids = ids.clone()
+        changed_ids[:, 0] = (changed_ids[:, 0] + 1) % V
+        changed = (net(changed_ids) - net(ids)).abs().amax(-1)
         assert (changed[:, [0, 5, -1]] > 1e-6).all(), name
         later = ids.clone()
         later[:, -1] = (later[:, -1] + 1) % V
@@ -305,24 +305,24 @@ def test_rotary_scores_depend_on_the_distance_alone() -> None:
         q, k = torch.randn(2, 1, 1, 1, 8).expand(2, 1, 9, 1, 8)
         run = reference.run.Run(0, torch.arange(9))
         scores = rotary(q, run)[0, :, 0] @ rotary(k, run)[0, :, 0].T
-        for apart in (-3, 0, 4):
-            line = scores.diagonal(apart)
+        for distance in (-3, 0, 4):
+            line = scores.diagonal(distance)
             torch.testing.assert_close(line, line[:1].expand_as(line), **CLOSE)
         assert not torch.allclose(scores[0, 0], scores[0, 4], atol=1e-3)
 
 
 def test_alibi_slopes_are_the_published_ones() -> None:
     run = reference.run.Run(0, torch.arange(3))
-    for heads, wanted in ((8, [2**-i for i in range(1, 9)]), (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])):
+    for heads, published in ((8, [2**-i for i in range(1, 9)]), (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])):
         attention = {"n_heads": heads, "d_head": 4}
         core = reference.build(tiny("bloom", attention=attention)).layers[0].attention.core
         slopes = -core.alibi_bias(run, 3, torch.float32, heads)[:, 2, 1]
-        torch.testing.assert_close(slopes, torch.tensor(wanted, dtype=torch.float32))
+        torch.testing.assert_close(slopes, torch.tensor(published, dtype=torch.float32))
 
 
 @torch.no_grad()
 def test_projected_distances_meet_the_queries_at_their_distance() -> None:
-    core = made("chinchilla")[1].layers[0].attention.core
+    core = tiny_net("chinchilla")[1].layers[0].attention.core
     run = reference.run.Run(3, torch.arange(3, 7))
     q, projected = torch.randn(2, 4, 4, 8), torch.randn(2, 7, 4, 8)
     scores = core.distance_scores(q, projected, run)
@@ -336,8 +336,8 @@ def test_sinusoids_are_the_published_ones() -> None:
     table = reference.linear.sinusoids(torch.arange(40), 16)
     for place, i in product((0, 1, 39), range(8)):
         angle = place / 10000 ** (2 * i / 16)
-        wanted = torch.tensor([math.sin(angle), math.cos(angle)])
-        torch.testing.assert_close(table[place, 2 * i : 2 * i + 2], wanted, **CLOSE)
+        expected = torch.tensor([math.sin(angle), math.cos(angle)])
+        torch.testing.assert_close(table[place, 2 * i : 2 * i + 2], expected, **CLOSE)
 
 
 # --- they start, learn and write --------------------------------------------------------------------------------------
@@ -419,7 +419,7 @@ def test_a_model_without_logits_says_so() -> None:
 @pytest.mark.drawn(1000)
 @pytest.mark.parametrize("name", ["llama", "mixtral", "t5", "mamba2"])
 def test_blocks_computed_again_have_the_same_gradients(name: str) -> None:
-    _, net, inputs = made(name)
+    _, net, inputs = tiny_net(name)
     gradients = []
     for checkpoint in (False, True):
         net.zero_grad()
@@ -432,7 +432,7 @@ def test_blocks_computed_again_have_the_same_gradients(name: str) -> None:
 @pytest.mark.parametrize("name", DECODERS)
 @torch.no_grad()
 def test_greedy_generation_is_the_likeliest_of_the_whole(name: str) -> None:
-    _, net, (ids, *source) = made(name)
+    _, net, (ids, *source) = tiny_net(name)
     encoded: list[Any] = []
     if source:
         net.encoder.register_forward_hook(lambda *_: encoded.append(_))
@@ -461,7 +461,7 @@ def test_bfloat16_runs_in_every_form(name: str) -> None:
 @pytest.mark.parametrize("name", TINY)
 @torch.no_grad()
 def test_the_same_on_a_gpu(name: str) -> None:
-    model, net, inputs = made(name)
+    model, net, inputs = tiny_net(name)
     if vocab := model.description.last.vocab_size:  # a token once: equal keys tie where an attention selects some
         inputs = (torch.stack([torch.randperm(vocab)[:T] for _ in range(B)]), *inputs[1:])
     here = net(*inputs)

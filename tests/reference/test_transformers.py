@@ -185,8 +185,8 @@ def adapters(layer: str, name: str, use: str, step: str, tensor: Tensor) -> Copi
 
 
 FUNCTIONS: dict[str, Callable[..., Copied]] = {
-    each.__name__: each
-    for each in (
+    cls.__name__: cls
+    for cls in (
         qkv_by_head,
         thirds_by_head,
         expert_pairs,
@@ -233,7 +233,7 @@ def theirs_of(case: Case) -> nn.Module:
 @torch.no_grad()
 def copy(case: Case, theirs: nn.Module, ours: nn.Module) -> None:
     """Copies every weight of `theirs` by the case's rules; each of ours must be given exactly once."""
-    wanted = dict(ours.named_parameters()) | {k: v for k, v in ours.named_buffers() if v.is_floating_point()}
+    uncopied = dict(ours.named_parameters()) | {k: v for k, v in ours.named_buffers() if v.is_floating_point()}
     copied, pieces = f"{case.buffers}|{case.fixed}", dict[str, dict[str, Tensor]]()
     tensors = [*theirs.named_parameters(), *((k, v) for k, v in theirs.named_buffers() if re.fullmatch(copied, k))]
     for name, tensor in tensors:
@@ -244,10 +244,10 @@ def copy(case: Case, theirs: nn.Module, ours: nn.Module) -> None:
             if piece:
                 pieces.setdefault(path, {})[number] = value
             else:
-                wanted.pop(path).copy_(value)
+                uncopied.pop(path).copy_(value)
     for path, rows in pieces.items():
-        wanted.pop(path).copy_(torch.cat([rows[number] for number in sorted(rows)]))
-    assert not wanted, f"nothing was copied to {sorted(wanted)}"
+        uncopied.pop(path).copy_(torch.cat([rows[number] for number in sorted(rows)]))
+    assert not uncopied, f"nothing was copied to {sorted(uncopied)}"
 
 
 def pair(case: Case) -> tuple[nn.Module, nn.Module, tuple[Tensor, ...]]:
@@ -317,20 +317,20 @@ def test_a_module_that_a_quantiser_leaves_wide_is_found_by_its_own_name(case: Ca
     def narrow(*names: str) -> set[tuple[str, int]]:
         form = from_config(model, {"quant_method": "fp8", "modules_to_not_convert": list(names)})
         assert isinstance(form, Mixed)
-        return {(path, number or 0) for path, row in form.table.items() for number, found in row.items() if found}
+        return {(path, number or 0) for path, row in form.table.items() for number, kind in row.items() if kind}
 
     every = narrow()
     for name, module in theirs.named_modules():
-        found = [(r, m) for p, r in case.rules.items() if (m := re.fullmatch(p, f"{name}.weight"))]
-        if not (isinstance(module, nn.Linear) and found and (at := re.search(r"\.(\d+)\.", name))):
+        matches = [(r, m) for p, r in case.rules.items() if (m := re.fullmatch(p, f"{name}.weight"))]
+        if not (isinstance(module, nn.Linear) and matches and (at := re.search(r"\.(\d+)\.", name))):
             continue
         with torch.no_grad():
-            copied = {path.rpartition(".weight")[0] for path in mapped(*found[-1], module.weight)}
-        own = every & {(re.sub(r"\.\d+", "", path), int(at[1])) for path in copied}
+            copied = {path.rpartition(".weight")[0] for path in mapped(*matches[-1], module.weight)}
+        matrices = every & {(re.sub(r"\.\d+", "", path), int(at[1])) for path in copied}
         try:
             wide = every - narrow(name)
-            gates = {(path, number) for path, number in wide if path.endswith("attention.g")} if own else set()
-            assert wide == own | gates or case.name in ("albert", "xlm"), name
+            gates = {(path, number) for path, number in wide if path.endswith("attention.g")} if matrices else set()
+            assert wide == matrices | gates or case.name in ("albert", "xlm"), name
         except InputError as error:
             assert "unknown modules" in str(error) or "not known here" in str(error)
 

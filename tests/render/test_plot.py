@@ -56,7 +56,7 @@ def test_a_swept_size_is_in_tokens_or_a_size() -> None:
     assert [axis.unit for axis in axes.values()] == ["tokens"] * 3 + ["sizes"] * 2
 
 
-def asked(command: str, drawn: list[Picture], folder: Path, *options: str) -> tuple[Picture, dict[str, Any]]:
+def plotted(command: str, drawn: list[Picture], folder: Path, *options: str) -> tuple[Picture, dict[str, Any]]:
     """The picture of a command, and the data of its report."""
     if command == "sweep":
         pytest.importorskip("numpy")
@@ -70,7 +70,7 @@ def asked(command: str, drawn: list[Picture], folder: Path, *options: str) -> tu
 
 
 def test_the_cache_drawn_is_the_cache_shown(drawn: list[Picture], tmp_path: Path) -> None:
-    picture, data = asked("kv", drawn, tmp_path)
+    picture, data = plotted("kv", drawn, tmp_path)
     (panel,) = picture.panels
     lines = {line.label: dict(zip(line.xs, line.ys, strict=True)) for line in panel.series}
     assert len(data["rows"]) == 12 and len(lines) == 8
@@ -82,7 +82,7 @@ def test_the_cache_drawn_is_the_cache_shown(drawn: list[Picture], tmp_path: Path
 
 
 def test_crossings_drawn_are_those_found(drawn: list[Picture], tmp_path: Path) -> None:
-    picture, data = asked("crossover", drawn, tmp_path)
+    picture, data = plotted("crossover", drawn, tmp_path)
     assert [panel.title for panel in picture.panels] == ["gemma-3-27b", "deepseek-v3"]
     for panel in picture.panels:
         rules = [rule.name for rule in MAIN_RULES]
@@ -115,7 +115,7 @@ def test_a_model_with_windows_is_drawn_by_what_its_mask_lets_through(
 
 
 def test_models_compared_are_drawn_as_they_are_shown(drawn: list[Picture], tmp_path: Path) -> None:
-    picture, data = asked("compare", drawn, tmp_path)
+    picture, data = plotted("compare", drawn, tmp_path)
     rows = {(row["quantity"], row["tokens"]): row["values"] for row in data["rows"]}
     names = [model["name"] for model in data["models"]]
     bars, flops, core, cache = picture.panels
@@ -124,8 +124,8 @@ def test_models_compared_are_drawn_as_they_are_shown(drawn: list[Picture], tmp_p
     assert [list(line.ys) for line in bars.series] == [rows["params", None], rows["active", None]]
     for panel, quantity in ((flops, "flops_per_token"), (cache, "cache_bytes")):
         for tokens in (512, 8192):
-            found = {names[s.of]: y for s in panel.series for x, y in zip(s.xs, s.ys, strict=True) if x == tokens}
-            assert found == {name: v for name, v in zip(names, rows[quantity, tokens], strict=True) if v is not None}
+            heights = {names[s.of]: y for s in panel.series for x, y in zip(s.xs, s.ys, strict=True) if x == tokens}
+            assert heights == {name: v for name, v in zip(names, rows[quantity, tokens], strict=True) if v is not None}
     beyond = [line for line in flops.series if line.dashed]
     assert [(names[line.of], line.label, min(line.xs)) for line in beyond] == [("t5-small", "", 512)]
 
@@ -136,19 +136,19 @@ def test_a_sweep_is_drawn_point_by_point(form: str, drawn: list[Picture], tmp_pa
     code, out, _ = run(*COMMANDS["sweep"], "--format", form, "--plot", str(tmp_path / "a.png"))
     assert code == 0
     (panel,) = drawn[0].panels
-    found = {(line.label, x): y for line in panel.series for x, y in zip(line.xs, line.ys, strict=True)}
+    heights = {(line.label, x): y for line in panel.series for x, y in zip(line.xs, line.ys, strict=True)}
     if form == "json":
         rows = [(row["h"], row["T"], row["cache_bytes"]) for row in json.loads(out)["rows"]]
     else:
         cells = [line.split(",") for line in out.splitlines()[1:]]
         rows = [(int(h), int(tokens), int(value)) for h, tokens, value in cells]
-    assert found == {(f"h = {h}", tokens): value for h, tokens, value in rows}
+    assert heights == {(f"h = {h}", tokens): value for h, tokens, value in rows}
     assert (panel.x.log, panel.y.log, panel.y.unit) == (2, 2, "bytes")
 
 
 @pytest.mark.slow
 def test_memory_drawn_is_the_fullest_gpus(drawn: list[Picture], tmp_path: Path) -> None:
-    picture, data = asked("deploy", drawn, tmp_path)
+    picture, data = plotted("deploy", drawn, tmp_path)
     panel = picture.panels[0]
     at = {line.label: dict(zip(line.xs, line.ys, strict=True)) for line in panel.series}
     (gpu,) = data["memory"]
@@ -167,7 +167,7 @@ def test_memory_drawn_is_the_fullest_gpus(drawn: list[Picture], tmp_path: Path) 
 
 @pytest.mark.slow
 def test_latency_drawn_is_that_of_every_batch(drawn: list[Picture], tmp_path: Path) -> None:
-    picture, data = asked("deploy", drawn, tmp_path, "--tpot", "40ms")
+    picture, data = plotted("deploy", drawn, tmp_path, "--tpot", "40ms")
     panel = picture.panels[1]
     achievable, floor = panel.series
     points = data["speed"]["batches"]
@@ -220,11 +220,11 @@ def test_every_operation_is_below_the_roof(
         (x,), (y,) = line.xs, line.ys
         assert 0 < y <= min(kind.bandwidth * x, max(roof.ys[-1] for roof in roofs)) * (1 + Fraction(1, 10**9))
     if model == "llama-3.1-70b":  # a step of decode: every weight is read once, two FLOPs per sequence for each
-        found = {line.label: line.xs[0] for line in placed}
-        assert float(found["feed-forward, decode, batch 64"]) == pytest.approx(2 * 64)  # a byte a weight
-        assert float(found["head, decode, batch 64"]) == pytest.approx(64)  # two
+        intensities = {line.label: line.xs[0] for line in placed}
+        assert float(intensities["feed-forward, decode, batch 64"]) == pytest.approx(2 * 64)  # a byte a weight
+        assert float(intensities["head, decode, batch 64"]) == pytest.approx(64)  # two
         # 64 query heads of a K and V head of 8, four FLOPs for two numbers of two bytes
-        assert float(found["attention core, decode, batch 64"]) == pytest.approx(8)
+        assert float(intensities["attention core, decode, batch 64"]) == pytest.approx(8)
 
 
 # Files.
@@ -257,10 +257,10 @@ EVERY = Picture(
 def test_what_matplotlib_is_given_is_what_is_drawn() -> None:
     pytest.importorskip("matplotlib")
     lines, stack, bars = draw.figure(EVERY).axes
-    one, two, *_ = lines.lines
-    assert list(one.get_xdata()) == [1, 2, 4]
-    assert one.get_ydata()[0] == 10 and one.get_ydata()[1] != one.get_ydata()[1] and one.get_ydata()[2] == 1e30
-    assert list(two.get_ydata()) == [1 / 3, 7]
+    first, second, *_ = lines.lines
+    assert list(first.get_xdata()) == [1, 2, 4]
+    assert first.get_ydata()[0] == 10 and first.get_ydata()[1] != first.get_ydata()[1] and first.get_ydata()[2] == 1e30
+    assert list(second.get_ydata()) == [1 / 3, 7]
     assert {x for x, _ in stack.collections[1].get_paths()[0].vertices} == {1, 2, 4}
     tops = [max(y for _, y in area.get_paths()[0].vertices) for area in stack.collections]
     assert tops == [5, 9]
@@ -290,11 +290,11 @@ def test_a_file_has_the_same_bytes_every_time(suffix: str, start: bytes) -> None
 def test_a_name_is_drawn_as_it_is_written(name: str) -> None:
     pytest.importorskip("matplotlib")
     panel = EVERY.panels[0]
-    named = Picture(name, name, [panel._replace(title=name, series=[s._replace(label=name) for s in panel.series])])
-    ET.fromstring(draw.as_file(named, ".svg"))
-    legend = draw.figure(named).axes[0].get_legend()
+    titled = Picture(name, name, [panel._replace(title=name, series=[s._replace(label=name) for s in panel.series])])
+    ET.fromstring(draw.as_file(titled, ".svg"))
+    legend = draw.figure(titled).axes[0].get_legend()
     assert len({text.get_text().strip() for text in legend.get_texts()} & {name, draw.shorten(name)}) == 1
-    assert ANSI not in terminal.as_text(named, 80, False)
+    assert ANSI not in terminal.as_text(titled, 80, False)
 
 
 # Terminals.
@@ -305,9 +305,9 @@ def test_lines_are_told_apart_without_colour(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("FORCE_COLOR", "1")
     powers = [2**i for i in range(16)]
     names = ["one", "two", "three", "four"]
-    same = [Series(name, powers, powers, i) for i, name in enumerate(names)]
+    equal_series = [Series(name, powers, powers, i) for i, name in enumerate(names)]
     text = terminal.as_text(
-        Picture("", "", [Panel("", PlotAxis("x", "tokens", 2), PlotAxis("y", log=10), same)]), 60, False
+        Picture("", "", [Panel("", PlotAxis("x", "tokens", 2), PlotAxis("y", log=10), equal_series)]), 60, False
     )
     canvas, legend = text.split("└")
     assert ANSI not in text
@@ -387,11 +387,11 @@ def test_a_backend_that_is_none_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("options", "packages"),
     [([], set()), (["--plot", "-"], {"plotille"}), (["--plot", "a.svg"], {"matplotlib", "numpy"})],
 )
-def test_libraries_are_loaded_only_when_asked_for(options: list[str], wanted: set[str], tmp_path: Path) -> None:
-    for package in wanted:
+def test_libraries_are_loaded_only_when_asked_for(options: list[str], packages: set[str], tmp_path: Path) -> None:
+    for package in packages:
         pytest.importorskip(package)
     script = f"""
 import sys, txcalc.cli
@@ -403,7 +403,7 @@ except SystemExit as done:
 print("loaded:", *({{"matplotlib", "matplotlib.pyplot", "numpy", "plotille"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert set(done.stdout.splitlines()[-1].split()[1:]) == wanted
+    assert set(done.stdout.splitlines()[-1].split()[1:]) == packages
 
 
 # Axes.
@@ -420,13 +420,13 @@ def test_ticks_are_few_and_within(unit: str, log: int, values: list[int], most: 
     low, high = draw.limits(axis, values)
     assert low < high
     assert low <= min(values) and max(values) <= high
-    found = draw.ticks(axis, low, high, most)
-    assert found == sorted(set(found))
-    assert all(low * (1 - 1e-6) <= tick <= high * (1 + 1e-6) for tick in found)
-    assert len(found) <= max(most + 1, 7)
+    ticks = draw.ticks(axis, low, high, most)
+    assert ticks == sorted(set(ticks))
+    assert all(low * (1 - 1e-6) <= tick <= high * (1 + 1e-6) for tick in ticks)
+    assert len(ticks) <= max(most + 1, 7)
     if log == 10 and high > 2 * low:
-        assert len(found) > 1, "what a decade or less has no scale"
-    assert all(axis.write(tick) for tick in found)
+        assert len(ticks) > 1, "what a decade or less has no scale"
+    assert all(axis.write(tick) for tick in ticks)
 
 
 @pytest.mark.parametrize(
@@ -459,11 +459,11 @@ def test_show_draws_its_parts_and_their_share_over_the_length() -> None:
 def test_a_sweep_by_kind_is_a_stack_for_every_model() -> None:
     pytest.importorskip("numpy")
     answer = txcalc.sweep("gpt2", "mixtral-8x7b", over={"D": "768:3072:2x"}, quantities="params", by_kind=True)
-    one, two = answer.picture().panels
-    assert (one.kind, two.kind) == ("stack", "stack")
-    assert [line.label for line in one.series] == ["embedding", "attention", "feed-forward", "norm"]
-    assert {line.label: line.of for line in one.series}["norm"] == {line.label: line.of for line in two.series}["norm"]
-    for panel, name in ((one, "gpt2"), (two, "mixtral-8x7b")):
+    gpt2, moe = answer.picture().panels
+    assert (gpt2.kind, moe.kind) == ("stack", "stack")
+    assert [line.label for line in gpt2.series] == ["embedding", "attention", "feed-forward", "norm"]
+    assert {line.label: line.of for line in gpt2.series}["norm"] == {line.label: line.of for line in moe.series}["norm"]
+    for panel, name in ((gpt2, "gpt2"), (moe, "mixtral-8x7b")):
         for i, width in enumerate(panel.series[0].xs):
             assert sum(line.ys[i] for line in panel.series) == load(name, {"D": width}).params
 
@@ -510,11 +510,11 @@ def test_accelerators_are_drawn_on_common_axes() -> None:
     panels = {panel.title: panel for panel in answer.picture().panels}
     front = panels["Pareto front: tokens/s per user and per GPU"]
     assert len(front.series) == 2
-    for each, line in zip(answer.deployments, front.series, strict=True):
-        assert isinstance(each, Deploy) and each.speed
-        assert list(line.ys) == [point.steady.tokens_per_s_gpu for point in each.speed.front]
+    for deployment, line in zip(answer.deployments, front.series, strict=True):
+        assert isinstance(deployment, Deploy) and deployment.speed
+        assert list(line.ys) == [point.steady.tokens_per_s_gpu for point in deployment.speed.front]
         at = panels["Cost per hour"].series[0]
-        assert dict(zip(at.xs, at.ys, strict=True))[line.label] == each.speed.cost_per_hour
+        assert dict(zip(at.xs, at.ys, strict=True))[line.label] == deployment.speed.cost_per_hour
     many = EVERY.panels[0]._replace(series=[EVERY.panels[0].series[0]._replace(of=i) for i in range(21)])
     assert [draw.colour(many.series[i], many)[0] for i in (0, 20)] == pytest.approx([0.267, 0.741], abs=1e-3)  # type: ignore[index]
     with pytest.raises(txcalc.InputError, match="0 deployments fit"):

@@ -50,7 +50,7 @@ def screen(command: str, width: int) -> list[str]:
 
 def pieces(word: str) -> set[str]:
     """A word, and what it may break into: at its joints, one after another."""
-    ends = sorted({0, len(word), *(found.end() for joints in (JOINTS, FINE) for found in joints.finditer(word))})
+    ends = sorted({0, len(word), *(match.end() for joints in (JOINTS, FINE) for match in joints.finditer(word))})
     return {word[start:end] for i, start in enumerate(ends) for end in ends[i + 1 :]} | {word}
 
 
@@ -123,17 +123,17 @@ def test_a_screen_is_the_one_kept_and_nothing_is_cut(
         return
     assert max(map(len, narrow)) <= 80
     whole = {word for line in wide for word in line.split()}
-    known = set().union(*map(pieces, whole))
-    cut = {word for line in narrow for word in line.split() if not re.fullmatch("─+", word)} - known
+    whole_pieces = set().union(*map(pieces, whole))
+    cut = {word for line in narrow for word in line.split() if not re.fullmatch("─+", word)} - whole_pieces
     assert not cut
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", ["", "--simulate --requests 200"])
-def test_one_deployment_is_a_screen_of_30_lines(more: str) -> None:
+@pytest.mark.parametrize("options", ["", "--simulate --requests 200"])
+def test_one_deployment_is_a_screen_of_30_lines(options: str) -> None:
     load = "--rate 0.8/s --context 8k --prompt 4k --ttft 2s --tpot 50ms --engine vllm"
-    lines = screen(f"deploy llama-3.1-70b --gpu h100-sxm:8@2.5 {load} {more}", 80)
-    assert 20 < len(lines) <= (33 if more else 30)
+    lines = screen(f"deploy llama-3.1-70b --gpu h100-sxm:8@2.5 {load} {options}", 80)
+    assert 20 < len(lines) <= (33 if options else 30)
 
 
 WIDER = {"show gpt2": "/token, masked", "deploy gpt2 --gpu l4:1": "end to end", "fit gpt2 --gpu l4": "needed"}
@@ -155,7 +155,7 @@ def test_a_line_breaks_after_a_semicolon_and_not_beside_an_equals_sign_or_before
 def test_joints_are_no_places_within_a_word_or_a_number() -> None:
     for text in ("attention", "1,234,567.89", "16.06", "h_kv", "−59.38", "TFLOP/s", "0.5", "fp8_e4m3"[:3], "²·³"[:1]):
         assert pieces(text) == {text}
-    assert [found.end() for found in JOINTS.finditer("layers.0.attention.o_proj")] == [9, 19]
+    assert [match.end() for match in JOINTS.finditer("layers.0.attention.o_proj")] == [9, 19]
 
 
 def test_notes_that_are_one_but_for_a_name_are_told_once() -> None:

@@ -45,13 +45,13 @@ def latex(command: str) -> str:
     assert floats and text.count(r"\begin{tabular}") == len(floats)
     labels = re.findall(r"\\label\{([^}]*)\}", text)
     assert len(set(labels)) == len(labels) == text.count(r"\caption{") == len(floats)
-    for one in floats:
-        assert all(rule in one for rule in (r"\toprule", r"\midrule", r"\bottomrule")) and r"\hline" not in one
-        assert one.count("\\\\\n") <= 41
-        columns = re.search(r"\\begin\{tabular\}\{(.*)\}\n", one)
+    for table in floats:
+        assert all(rule in table for rule in (r"\toprule", r"\midrule", r"\bottomrule")) and r"\hline" not in table
+        assert table.count("\\\\\n") <= 41
+        columns = re.search(r"\\begin\{tabular\}\{(.*)\}\n", table)
         assert columns
         number = len(re.findall(r"[lr]|p\{[^}]*\}", columns[1]))
-        lines = [line for line in one.splitlines() if line.endswith("\\\\")]
+        lines = [line for line in table.splitlines() if line.endswith("\\\\")]
         whole = [line for line in lines if line.startswith(f"\\multicolumn{{{number}}}{{l}}{{")]
         assert {len(re.findall(r"(?<!\\)&", line)) + 1 for line in lines if line not in whole} == {number}
     return text
@@ -65,8 +65,8 @@ def test_latex_of_every_command_compiles_and_no_table_is_wider_than_a_page(
     engine = next(filter(None, map(shutil.which, ("pdflatex", "tectonic", "xelatex"))), None)
     if engine is None:
         pytest.skip("no LaTeX is installed (pdflatex, tectonic or xelatex)")
-    found = shutil.which("kpsewhich")
-    if found and not subprocess.run([found, "booktabs.sty"], capture_output=True, text=True).stdout:
+    kpsewhich = shutil.which("kpsewhich")
+    if kpsewhich and not subprocess.run([kpsewhich, "booktabs.sty"], capture_output=True, text=True).stdout:
         pytest.skip("this LaTeX has no booktabs (apt-get install texlive-latex-recommended)")
     commands = COMMANDS if pytestconfig.option.every_case else draw.sample(COMMANDS, 30)
     tables = [rf"\typeout{{COMMAND {command}}}{latex(command)}\clearpage" for command in commands]
@@ -75,10 +75,10 @@ def test_latex_of_every_command_compiles_and_no_table_is_wider_than_a_page(
     document = [rf"\documentclass{{article}}{packages}\begin{{document}}", *tables, r"\end{document}"]
     source.write_text("\n".join(document))
     halt = [] if "tectonic" in engine else ["-interaction=nonstopmode", "-halt-on-error"]
-    made = subprocess.run([engine, *halt, source.name], cwd=tmp_path, capture_output=True, text=True)
-    assert made.returncode == 0, made.stdout[-2000:]
-    wide = re.findall(r"Overfull \\hbox \(([\d.]+)pt too wide\)", made.stdout)
-    assert not [points for points in wide if float(points) >= 3], made.stdout[-20_000:]
+    compiled = subprocess.run([engine, *halt, source.name], cwd=tmp_path, capture_output=True, text=True)
+    assert compiled.returncode == 0, compiled.stdout[-2000:]
+    wide = re.findall(r"Overfull \\hbox \(([\d.]+)pt too wide\)", compiled.stdout)
+    assert not [points for points in wide if float(points) >= 3], compiled.stdout[-20_000:]
 
 
 @pytest.mark.parametrize(

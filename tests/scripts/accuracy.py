@@ -77,9 +77,9 @@ def serving() -> str:
     order = [*sorted(group for group in groups if group[0] != "all")]
     order += [("all", name) for name in ("dense models", "mixtures of experts", *LOADS.values(), "all")]
     rows = [
-        (*group, len(found), *(typical([ratios[figure] for ratios in found]) for figure in ("TPOT", "TTFT", "tokens")))
+        (*group, len(cells), *(typical([ratios[figure] for ratios in cells]) for figure in ("TPOT", "TTFT", "tokens")))
         for group in order
-        if len(found := groups[group]) >= FEWEST
+        if len(cells := groups[group]) >= FEWEST
     ]
     return table("GPU|engine or subset|servers|TPOT|TTFT|tokens/s per GPU", rows, 2)
 
@@ -96,8 +96,8 @@ def laptops() -> str:
                 ratio
             )
     rows = [
-        (*group, len(found["prompt"]) + len(found["decode"]), typical(found["decode"]), typical(found["prompt"]))
-        for group, found in groups.items()
+        (*group, len(ratios["prompt"]) + len(ratios["decode"]), typical(ratios["decode"]), typical(ratios["prompt"]))
+        for group, ratios in groups.items()
     ]
     return table("hardware|model|runs|decode|prefill", rows, 2)
 
@@ -114,7 +114,7 @@ def engine() -> str:
                     groups[logs, {"graphs": "CUDA graphs", "cache": "KV cache"}.get(name, name)].append(
                         predicted / measured
                     )
-    return table("vLLM|memory|logs|error", ((*group, len(found), typical(found)) for group, found in groups.items()), 2)
+    return table("vLLM|memory|logs|error", ((*group, len(rows), typical(rows)) for group, rows in groups.items()), 2)
 
 
 def steps() -> str:

@@ -89,8 +89,8 @@ def start_up(runs: int) -> None:
         wall, cpu = (min(run[clock] for run in of) * 1000 for clock in (0, 1))
         peak = max(run[2] for run in of) / 1000
         words = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        taken = f"{wall:4.0f} ms ({cpu:.0f} of CPU), {peak:.0f} MB"
-        print(f"  {name:<17} {taken}; to the trivial app (wall least, median; CPU): {words}")
+        cost = f"{wall:4.0f} ms ({cpu:.0f} of CPU), {peak:.0f} MB"
+        print(f"  {name:<17} {cost}; to the trivial app (wall least, median; CPU): {words}")
     print(f"  {'trivial app':<17} {min(run[0] for run in trivial) * 1000:4.0f} ms; show may take 1.5 of it, and 60 MB")
 
 
@@ -101,9 +101,9 @@ def modules() -> None:
         "except SystemExit: print(*sorted(sys.modules), file=sys.stderr)"
     )
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stderr.split()
-    found = [name for name in HEAVY if name in loaded]
-    own = sum(name.startswith("txcalc") for name in loaded)
-    print(f"modules loaded: {len(loaded)}, {own} of them txcalc's; of {', '.join(HEAVY)}: {', '.join(found) or 'none'}")
+    seen = [name for name in HEAVY if name in loaded]
+    ours = sum(name.startswith("txcalc") for name in loaded)
+    print(f"modules loaded: {len(loaded)}, {ours} of them txcalc's; of {', '.join(HEAVY)}: {', '.join(seen) or 'none'}")
 
 
 def sweeps() -> None:

@@ -29,8 +29,8 @@ def records(folder: Path) -> Iterator[tuple[dict[str, Any], Any]]:
     for truth in json.loads((folder / "truth.json").read_text()):
         config = json.loads((folder / "configs" / f"{truth['name']}.json").read_text())
         if isinstance(config, dict):
-            own = {"architectures": [truth["class"]]} if config.get("_head") == "base" else {}
-            config = {key: value for key, value in (config | own).items() if key not in ("_source", "_head")}
+            architectures = {"architectures": [truth["class"]]} if config.get("_head") == "base" else {}
+            config = {key: value for key, value in (config | architectures).items() if key not in ("_source", "_head")}
         yield truth, config
 
 
@@ -53,19 +53,19 @@ def judge(config: Any, truth: dict[str, Any]) -> tuple[str, str]:
     expected = truth["params_total"]
     try:
         described = describe(config)
-        found = build(*described).params
+        params = build(*described).params
     except TxcalcError as error:
         if expected is None:
             return "no number, refused", str(error)
         faults = [str(fault) for fault in getattr(error, "faults", ())]
         return ("stopped" if faults and all("--ignore " in fault for fault in faults) else "refused"), str(error)
     if expected is None:
-        return "unknown", f"{found:,}; {truth.get('why_unknown', '')}"
-    if found == expected:
+        return "unknown", f"{params:,}; {truth.get('why_unknown', '')}"
+    if params == expected:
         return "right", ""
     if of_other_code(config):
-        return "unknown", f"{found:,}; {'; '.join(described[2])}"
-    return ("WRONG", f"{found:,}, not {expected:,} ({found - expected:+,})")
+        return "unknown", f"{params:,}; {'; '.join(described[2])}"
+    return ("WRONG", f"{params:,}, not {expected:,} ({params - expected:+,})")
 
 
 def slim(config: Any) -> Any:
@@ -111,17 +111,17 @@ def main() -> None:
     options = parser.parse_args()
     if options.pack:
         return pack(options.folder, options.pack)
-    found = list(verdicts(options.folder))
+    rows = list(verdicts(options.folder))
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in found:
+    for row in rows:
         counts[row.segment][row.verdict] += 1
-    for row in sorted(found, key=lambda row: (row.segment, row.verdict)):
+    for row in sorted(rows, key=lambda row: (row.segment, row.verdict)):
         if row.verdict not in ("right", "no number, refused"):
             why = row.why if options.full else row.why.replace("\n ", ";")[:300]
             print(f"{row.segment} | {row.verdict} | {row.name} | {why}")
     for segment, by in counts.items():
-        known = sum(by[verdict] for verdict in ("right", "refused", "stopped", "WRONG"))
-        share = f"{by['right']} right of {known} ({by['right'] / known:.1%})" if known else "none with a number"
+        judged = sum(by[verdict] for verdict in ("right", "refused", "stopped", "WRONG"))
+        share = f"{by['right']} right of {judged} ({by['right'] / judged:.1%})" if judged else "none with a number"
         print(f"{segment}: {share}; " + ", ".join(f"{number} {verdict}" for verdict, number in sorted(by.items())))
     return None
 

@@ -35,44 +35,44 @@ class Pair(NamedTuple):
 
 def pairs() -> list[Pair]:
     with (DATA / "disaggregated.csv").open(encoding="utf-8") as file:
-        return [_pair(one) for one in csv.DictReader(file)]
+        return [_pair(row) for row in csv.DictReader(file)]
 
 
-def _pair(one: dict[str, str]) -> Pair:
-    loads = (int(one[key]) for key in ("concurrency", "prompt", "answer"))
-    times = (float(one[key]) / 1e3 for key in ("ttft_ms", "tpot_ms"))
-    row = Row(one["engine"], one["model"], one["gpu"], 1, 1, 1, 1, one["weights"], one["experts"], *loads, *times)
+def _pair(line: dict[str, str]) -> Pair:
+    loads = (int(line[key]) for key in ("concurrency", "prompt", "answer"))
+    times = (float(line[key]) / 1e3 for key in ("ttft_ms", "tpot_ms"))
+    row = Row(line["engine"], line["model"], line["gpu"], 1, 1, 1, 1, line["weights"], line["experts"], *loads, *times)
     layouts = [
-        Layout(**{name: int(one[f"{pool}_{name}"]) for name in ("tp", "dp", "pp", "ep")})
+        Layout(**{name: int(line[f"{pool}_{name}"]) for name in ("tp", "dp", "pp", "ep")})
         for pool in ("prefill", "decode")
     ]
-    return Pair(row, int(one["prefill_workers"]), layouts[0], int(one["decode_workers"]), layouts[1])
+    return Pair(row, int(line["prefill_workers"]), layouts[0], int(line["decode_workers"]), layouts[1])
 
 
-def spread(held: Planner, layout: Layout) -> Layout:
+def spread(row_planner: Planner, layout: Layout) -> Layout:
     """A row's layout; where it has whole copies on GPUs that do not hold the weights, copies that share the experts."""
-    return layout if held.max_concurrency(layout, 1) else layout.replace(ep=layout.tp * layout.dp)
+    return layout if row_planner.max_concurrency(layout, 1) else layout.replace(ep=layout.tp * layout.dp)
 
 
 def predict(pair: Pair) -> Steady:
     """Errors: `TxcalcError` where the library refuses the model or a layout."""
     row = pair.row
-    held = planner(row.name, row.gpu, form(row), cache_of(row), row.engine.split()[0])
+    row_planner = planner(row.name, row.gpu, form(row), cache_of(row), row.engine.split()[0])
     for layout in (pair.prefill, pair.decode):
-        if faults := held.sharding.faults(layout):
+        if faults := row_planner.sharding.faults(layout):
             raise InputError(f"layout {layout}", faults)
-    timing = timer(held, row.prompt, row.answer)
+    timing = timer(row_planner, row.prompt, row.answer)
     copies = pair.fillers * pair.prefill.dp, pair.decoders * pair.decode.dp
-    prefill, decode = (timing.demand(spread(held, layout)) for layout in (pair.prefill, pair.decode))
+    prefill, decode = (timing.demand(spread(row_planner, layout)) for layout in (pair.prefill, pair.decode))
     # The transfer is below a hundredth of TTFT on these GPUs' links, and is not counted here.
-    found = disaggregated_state(prefill, decode, copies, 0.0, float(row.concurrency))
-    assert found.tpot
-    return found
+    steady = disaggregated_state(prefill, decode, copies, 0.0, float(row.concurrency))
+    assert steady.tpot
+    return steady
 
 
 def gather(every: Iterable[Pair]) -> tuple[list[tuple[Pair, float, float]], Counter[str]]:
     """Of every row TPOT and TTFT over the measured ones; and of how many there is none, and why."""
-    found, without = [], Counter[str]()
+    ratios, without = [], Counter[str]()
     for pair in every:
         try:
             steady = predict(pair)
@@ -80,5 +80,5 @@ def gather(every: Iterable[Pair]) -> tuple[list[tuple[Pair, float, float]], Coun
             without[f"{pair.row.name}: {str(error).splitlines()[0][:90]}"] += 1
             continue
         assert steady.tpot
-        found.append((pair, steady.tpot / pair.row.tpot, steady.ttft / pair.row.ttft))
-    return found, without
+        ratios.append((pair, steady.tpot / pair.row.tpot, steady.ttft / pair.row.ttft))
+    return ratios, without

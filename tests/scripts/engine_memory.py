@@ -52,9 +52,9 @@ def memory_of(row: dict[str, Any]) -> EngineMemory:
     card = hardware.load(row.get("gpu", "h100-sxm"))
     if "memory" in row:  # a card that has no preset
         card = replace(card, name=row["card"].lower(), title=row["card"], memory=parse_bytes(row["memory"]))
-    found = profile(f"vllm@{row['version']}")
-    assert found
-    return EngineMemory(found, card, row["context"], row.get("sequences"), row.get("tokens_step"))
+    engine_profile = profile(f"vllm@{row['version']}")
+    assert engine_profile
+    return EngineMemory(engine_profile, card, row["context"], row.get("sequences"), row.get("tokens_step"))
 
 
 def gpu_of(row: dict[str, Any]) -> Gpu:
@@ -72,32 +72,32 @@ def lines(row: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
     gpu, parts = gpu_of(row), row["parts"]
     rest = gpu.rank.overheads
     graphs = rest.get("CUDA graphs") or gpu.rank.graphs
-    found = {"weights": gpu.weights + rest["rotary table"], "activations": gpu.peak}
-    found |= {"outside torch": rest["outside torch"], "graphs": graphs, "cache": gpu.pool}
-    told = {**parts, "cache": row.get("pool")}
-    compared = {name: (size / GIB, told.get(name)) for name, size in found.items()}
+    predicted = {"weights": gpu.weights + rest["rotary table"], "activations": gpu.peak}
+    predicted |= {"outside torch": rest["outside torch"], "graphs": graphs, "cache": gpu.pool}
+    logged = {**parts, "cache": row.get("pool")}
+    compared = {name: (size / GIB, logged.get(name)) for name, size in predicted.items()}
     tokens = gpu.cache_tokens(row["context"])
     return {**compared, "tokens": (float(tokens or 0), row.get("tokens"))}
 
 
 def ratio(row: dict[str, Any]) -> float | None:
     """The cache that is predicted over the log's."""
-    found = lines(row)
-    pairs = (found[name] for name in ("cache", "tokens"))
+    by_line = lines(row)
+    pairs = (by_line[name] for name in ("cache", "tokens"))
     return next((ours / theirs for ours, theirs in pairs if theirs), None)
 
 
 if __name__ == "__main__":
-    for each in (every := [*LOGS, *swept()]):
+    for log in (every := [*LOGS, *swept()]):
         print(
             "vLLM",
-            each["version"],
-            each["model"],
-            each.get("gpu", each.get("card")),
-            f"tp {each['tp']} pp {each.get('pp', 1)}:",
-            each["source"],
+            log["version"],
+            log["model"],
+            log.get("gpu", log.get("card")),
+            f"tp {log['tp']} pp {log.get('pp', 1)}:",
+            log["source"],
         )
-        for name, (ours, theirs) in lines(each).items():
+        for name, (ours, theirs) in lines(log).items():
             print(f"  {name:14}{ours:14,.2f}" + (f"{theirs:14,.2f}{ours / theirs - 1:+9.1%}" if theirs else ""))
-    errors = [abs(found - 1) for each in every if (found := ratio(each)) is not None]
+    errors = [abs(quotient - 1) for log in every if (quotient := ratio(log)) is not None]
     print(f"cache: {sum(e <= 0.04 for e in errors)} of {len(errors)} within 4 %, median {median(errors):.1%}")

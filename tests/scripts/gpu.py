@@ -42,66 +42,66 @@ SMALL = (
 
 
 def main() -> int:
-    asked = arguments()
-    if asked.again:
+    options = arguments()
+    if options.again:
         sys.path.insert(0, str(ROOT))
-        found = json.loads(asked.again.read_text())
-        said(f"{predict_again(found):,} predictions")
-        asked.again.write_text(json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        document = json.loads(options.again.read_text())
+        report(f"{predict_again(document):,} predictions")
+        options.again.write_text(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
         return 0
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "PIP_NO_INDEX": "1", "HF_HUB_OFFLINE": "1"}
-        install(asked.wheels, Path(folder), env)
+        install(options.wheels, Path(folder), env)
         if missing := absent(env):
-            print(f"cannot be imported: {', '.join(missing)} (put their wheels into {asked.wheels})", file=sys.stderr)
+            print(f"cannot be imported: {', '.join(missing)} (put their wheels into {options.wheels})", file=sys.stderr)
             return 3
-        said(f"installed, {time.monotonic() - start:.0f} s")
-        if code := checked(asked.device, env):
+        report(f"installed, {time.monotonic() - start:.0f} s")
+        if code := checked(options.device, env):
             return code
-        said(f"checked, {time.monotonic() - start:.0f} s")
-        if asked.check:
+        report(f"checked, {time.monotonic() - start:.0f} s")
+        if options.check:
             return 0
-        left = max(1.0, asked.limit - (time.monotonic() - start))
+        left = max(1.0, options.limit - (time.monotonic() - start))
         out = (
-            asked.out.relative_to(ROOT) if asked.out.is_relative_to(ROOT) else asked.out
+            options.out.relative_to(ROOT) if options.out.is_relative_to(ROOT) else options.out
         )  # it is written into the file
-        command = ["measure", "--device", asked.device, "--out", str(out), "--limit", f"{left:.0f}"]
-        command += ["--gpu", asked.gpu] if asked.gpu else []
-        command += [word for name in asked.only for word in ("--only", name)]
+        command = ["measure", "--device", options.device, "--out", str(out), "--limit", f"{left:.0f}"]
+        command += ["--gpu", options.gpu] if options.gpu else []
+        command += [word for name in options.only for word in ("--only", name)]
         code = txcalc(command, env)
-        if asked.hardware and asked.out.is_file():
+        if options.hardware and options.out.is_file():
             write = "import gpu; from pathlib import Path; print(gpu.described(gpu.json.loads(Path(gpu.sys.argv[1])"
             write += ".read_text()), Path(gpu.sys.argv[2])), end='')"
             path = [env["PYTHONPATH"], str(Path(__file__).parent)]
-            made = subprocess.run(
-                [sys.executable, "-c", write, str(asked.out), str(asked.card)],
+            description = subprocess.run(
+                [sys.executable, "-c", write, str(options.out), str(options.card)],
                 env={**env, "PYTHONPATH": os.pathsep.join(path)}, cwd=ROOT, check=True, capture_output=True, text=True,
             )  # fmt: skip
-            asked.hardware.write_text(made.stdout)
-        complete = asked.out.is_file() and json.loads(asked.out.read_text())["complete"]
-        said("complete" if complete else "the same command goes on where this ended")
+            options.hardware.write_text(description.stdout)
+        complete = options.out.is_file() and json.loads(options.out.read_text())["complete"]
+        report("complete" if complete else "the same command goes on where this ended")
         return code
 
 
-def predict_again(found: dict[str, Any]) -> int:
+def predict_again(document: dict[str, Any]) -> int:
     """Puts what the library expects now, of the file's own ceilings, in the place of what it expected of each time, of
     a training step's speed and of the crossing; how many figures these are."""
     from txcalc import hardware, load, reference
     from txcalc.planning.serving.durations import Cost
     from txcalc.verification import device, suite, workloads
 
-    kind, seen = found["device"]["kind"], 0
-    accelerator = hardware.parse(found["ceilings"]["accelerator"], "this-machine", "ceilings")
+    kind, seen = document["device"]["kind"], 0
+    accelerator = hardware.parse(document["ceilings"]["accelerator"], "this-machine", "ceilings")
     for item in suite.LISTS[kind]:
-        entry = found["items"][item.name]
+        entry = document["items"][item.name]
         model = load(item.source, dict(item.changes))
         model = model if entry["layers"] == entry["of_layers"] else reference.truncate(model, entry["layers"])
         subject = workloads.DeviceModel(model, kind, device.DTYPES[item.dtype])
         prompts = [workloads.Load("prefill", 1, tokens) for tokens in item.overtaking]
         figures = [figure for step in entry["steps"].values() for figure in step.get("figures", ())]
         ran = {re.sub(", (captured|cross-entropy)$", "", figure["load"]) for figure in figures}
-        timed, learned = ([sized(work, ran) for work in asked] for asked in (item.times, item.speed))
+        timed, learned = ([sized(work, ran) for work in loads] for loads in (item.times, item.speed))
         costs = {str(work): workloads.expected_times(subject, work, accelerator) for work in (*timed, *prompts)}
         steps = {f"{work}, cross-entropy": workloads.expected_step(subject, work, accelerator)[1] for work in learned}
         ratios = [
@@ -146,34 +146,34 @@ def arguments() -> argparse.Namespace:
     about.add_argument("--limit", type=float, default=540, help="seconds after which nothing new begins")
     about.add_argument("--only", action="append", default=[], metavar="ITEM", help="of the list only this; repeatable")
     about.add_argument("--check", action="store_true", help="steps 1 and 2 alone")
-    asked = about.parse_args()
-    if not (asked.wheels or asked.again):
+    options = about.parse_args()
+    if not (options.wheels or options.again):
         about.error("a folder of wheels is needed, or --again FILE")
-    if asked.hardware and not asked.gpu:
+    if options.hardware and not options.gpu:
         about.error("--hardware needs --gpu: the card whose description it is")
-    if asked.again and not asked.again.is_file():
-        about.error(f"--again: there is no file {asked.again}")
-    if asked.gpu:
+    if options.again and not options.again.is_file():
+        about.error(f"--again: there is no file {options.again}")
+    if options.gpu:
         sys.path.insert(0, str(ROOT))
         from txcalc import hardware
         from txcalc.errors import TxcalcError
 
         try:
-            asked.card = ROOT / "presets" / "hardware" / f"{hardware.load(asked.gpu).name}.toml"
+            options.card = ROOT / "presets" / "hardware" / f"{hardware.load(options.gpu).name}.toml"
         except TxcalcError as error:
             about.error(str(error))
     for name in ("wheels", "out", "hardware"):
-        if getattr(asked, name):
-            setattr(asked, name, getattr(asked, name).absolute())
-    return asked
+        if getattr(options, name):
+            setattr(options, name, getattr(options, name).absolute())
+    return options
 
 
 def install(wheels: Path, target: Path, env: dict[str, str]) -> None:
     """Every wheel of the folder, none of what they need: that is there, or is a wheel too."""
-    found = sorted(map(str, wheels.glob("*.whl")))
-    if found:
+    wheel_files = sorted(map(str, wheels.glob("*.whl")))
+    if wheel_files:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
-        subprocess.run([*pip, "--no-cache-dir", "--target", str(target), *found], env=env, check=True)
+        subprocess.run([*pip, "--no-cache-dir", "--target", str(target), *wheel_files], env=env, check=True)
 
 
 def absent(env: dict[str, str]) -> list[str]:
@@ -183,24 +183,24 @@ def absent(env: dict[str, str]) -> list[str]:
     return answer.stdout.split()
 
 
-def described(found: dict[str, Any], card: Path) -> str:
+def described(document: dict[str, Any], card: Path) -> str:
     """A card's description, with the curves of PyTorch's kernels that were measured, and their source, in the place of
     earlier ones: the share of the peak that products and attention of prompts reach, of the bandwidth products and
     attention of decode steps, and a start's seconds. What else is in a curve is assumed, as of servers' kernels."""
     from txcalc.sources.export import as_toml
 
-    calibration = found["ceilings"]["accelerator"]["calibration"]["engine"]["torch"]
-    for kernel in (one for kind in calibration.values() for one in kind.values()):
+    calibration = document["ceilings"]["accelerator"]["calibration"]["engine"]["torch"]
+    for kernel in (curve for kind in calibration.values() for curve in kind.values()):
         kernel |= {key: float(f"{figure:.4g}") for key, figure in kernel.items() if key != "source"}
         kernel["source"] = "txcalc"
-    device, command = found["device"], re.sub(r" --(limit|only|out) .+?(?= --|$)", "", found["command"])
-    measured = f"{command}, {found['date']}: {device['name']}, torch {device['torch']}"
+    device, command = document["device"], re.sub(r" --(limit|only|out) .+?(?= --|$)", "", document["command"])
+    measured = f"{command}, {document['date']}: {device['name']}, torch {device['torch']}"
     source = f"{measured}; entries that were not measured are assumed"
-    known = re.sub(
+    description = re.sub(
         r"^txcalc = .*\n", "", card.read_text().partition("\n[calibration.engine.torch")[0], flags=re.MULTILINE
     )
-    known = known.replace("[sources]\n", f"[sources]\ntxcalc = {json.dumps(source)}\n").rstrip()
-    return f"{known}\n\n{as_toml({'calibration': {'engine': {'torch': calibration}}})}"
+    description = description.replace("[sources]\n", f"[sources]\ntxcalc = {json.dumps(source)}\n").rstrip()
+    return f"{description}\n\n{as_toml({'calibration': {'engine': {'torch': calibration}}})}"
 
 
 def checked(device: str, env: dict[str, str]) -> int:
@@ -212,9 +212,9 @@ def checked(device: str, env: dict[str, str]) -> int:
     )  # fmt: skip
     sys.stderr.write(answer.stderr)
     if answer.returncode in (0, 1) and answer.stdout:
-        found = json.loads(answer.stdout)
-        compared, unequal = (sum(model[key] for model in found["models"]) for key in ("figures", "unequal"))
-        said(f"{compared - unequal:,} of {compared:,} figures of {len(SMALL)} small models are equal")
+        document = json.loads(answer.stdout)
+        compared, unequal = (sum(model[key] for model in document["models"]) for key in ("figures", "unequal"))
+        report(f"{compared - unequal:,} of {compared:,} figures of {len(SMALL)} small models are equal")
     return answer.returncode
 
 
@@ -222,7 +222,7 @@ def txcalc(command: list[str], env: dict[str, str]) -> int:
     return subprocess.run([sys.executable, "-m", "txcalc", *command], env=env, cwd=ROOT).returncode
 
 
-def said(text: str) -> None:
+def report(text: str) -> None:
     print(text, flush=True)
 
 

@@ -48,11 +48,11 @@ def case_of(title: str) -> tuple[str, Layout, dict[str, Any]]:
 
 def keep(title: str, verdict: Verdict) -> None:
     """Write what was measured of each rank, by quantity."""
-    found: dict[str, dict[str, int]] = {}
+    by_rank: dict[str, dict[str, int]] = {}
     for row in verdict.rows:
         if row.path.startswith("rank "):
-            found.setdefault(row.path.removeprefix("rank "), {})[row.quantity] = row.measured
-    rows = {**json.loads(KEPT.read_text()), title: found}
+            by_rank.setdefault(row.path.removeprefix("rank "), {})[row.quantity] = row.measured
+    rows = {**json.loads(KEPT.read_text()), title: by_rank}
     lines = (f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in rows.items())
     KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
@@ -62,15 +62,15 @@ def main(first: int = 0, last: int = len(MEASURED), *, kept: bool = False) -> in
 
     wrong = figures = 0
     for number, title in list(enumerate(MEASURED))[first:last]:
-        source, layout, more = case_of(title)
+        source, layout, recipe_options = case_of(title)
         start = time.time()
         tokens = 32 * layout.sp * layout.cp
         verdict = verify_layout(
-            model_of(source), Recipe(layout, tokens=tokens, **more), ranks=2, affine=number % 8 == 0
+            model_of(source), Recipe(layout, tokens=tokens, **recipe_options), ranks=2, affine=number % 8 == 0
         )
         figures, wrong = figures + len(verdict.rows), wrong + len(verdict.failures)
-        said = ", ".join(f"{key}={value}" for key, value in more.items())
-        print(f"{number:3} {source[:32]:32} {layout!s:24} {said[:32]:32} {len(verdict.rows):4} figures, "
+        options = ", ".join(f"{key}={value}" for key, value in recipe_options.items())
+        print(f"{number:3} {source[:32]:32} {layout!s:24} {options[:32]:32} {len(verdict.rows):4} figures, "
               f"{len(verdict.failures)} differ, {time.time() - start:.0f} s", flush=True)  # fmt: skip
         if kept and verdict.ok:
             keep(title, verdict)

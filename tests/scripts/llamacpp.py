@@ -47,21 +47,21 @@ def rows(name: str) -> list[dict[str, Any]]:
 
 
 def pace(row: dict[str, Any], card: Accelerator, version: str = VERSION) -> LayoutTime:
-    model, found = load(row["model"]), profile(version)
-    assert found
-    memory = EngineMemory(found, card, 8192)
+    model, engine_profile = load(row["model"]), profile(version)
+    assert engine_profile
+    memory = EngineMemory(engine_profile, card, 8192)
     how = engine(model, row["weights"], "fp16", chunk=memory.most_tokens, memory=memory)
     return LayoutTime(model, Sharding(model, True, how.offload), Layout(pp=row["number"]), card, how)
 
 
-def rate(held: LayoutTime, what: str, tokens: int) -> float:
+def rate(layout_time: LayoutTime, what: str, tokens: int) -> float:
     """Prompt tokens per second; of a single token behind so many; or of an answer from nothing, by Simpson's rule over
     its length."""
     if what == "prompt":
-        return tokens / held.prefill(tokens).achievable
+        return tokens / layout_time.prefill(tokens).achievable
     if what == "token":
-        return 1 / held.step(1, tokens + TIMED).achievable
-    first, middle, last = (held.step(1, n).achievable for n in (1, tokens // 2, tokens))
+        return 1 / layout_time.step(1, tokens + TIMED).achievable
+    first, middle, last = (layout_time.step(1, n).achievable for n in (1, tokens // 2, tokens))
     return 6 / (first + 4 * middle + last)
 
 
@@ -72,22 +72,22 @@ def lowered(card: Accelerator) -> Accelerator:
     return replace(card, peaks={kind: round(peak * 418.77 / 517.34) for kind, peak in card.peaks.items()})
 
 
-def compare(file: str, version: str, own: Callable[[Accelerator], Accelerator] = lambda card: card) -> None:
+def compare(file: str, version: str, adapt: Callable[[Accelerator], Accelerator] = lambda card: card) -> None:
     paces: dict[tuple[Any, ...], LayoutTime] = {}
     ratios: dict[str, list[float]] = defaultdict(list)
     lines: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for row in rows(file):
         key = row["model"], row["weights"], row["gpu"], row["number"]
         if key not in paces:
-            paces[key] = pace(row, own(hardware.load(row["gpu"])), version)
+            paces[key] = pace(row, adapt(hardware.load(row["gpu"])), version)
         ratio = rate(paces[key], row["what"], row["tokens"]) / row["rate"]
         ratios[row["what"]].append(ratio)
         lines[row["what"], *key].append(f"{row['tokens']}: {ratio:.2f}")
-    for names, found in lines.items():
-        print(*names, "predicted ÷ measured", ", ".join(found))
+    for names, texts in lines.items():
+        print(*names, "predicted ÷ measured", ", ".join(texts))
     for what, ours in ratios.items():
-        inside = sum(abs(one - 1) <= BARS[what] for one in ours)
-        error = fmean(abs(one - 1) for one in ours)
+        inside = sum(abs(quotient - 1) <= BARS[what] for quotient in ours)
+        error = fmean(abs(quotient - 1) for quotient in ours)
         print(f"{what}: {inside} of {len(ours)} within {BARS[what]:.0%}, median {median(ours):.2f}, error {error:.1%}")
 
 
@@ -97,20 +97,20 @@ def fit_hopper() -> dict[str, dict[str, float]]:
     import numpy as np
 
     every, experts = rows("hopper.csv"), "qwen3-30b-a3b"
-    found: dict[str, dict[str, float]] = {}
+    fitted: dict[str, dict[str, float]] = {}
 
     def mine(what: str, weights: str, routed: bool = False) -> list[dict[str, Any]]:
-        same = (row for row in every if (row["what"], row["weights"]) == (what, weights))
-        return [row for row in same if (row["model"] == experts) == routed]
+        matching = (row for row in every if (row["what"], row["weights"]) == (what, weights))
+        return [row for row in matching if (row["model"] == experts) == routed]
 
     def seconds(row: dict[str, Any], key: str, **changes: float) -> float:
         card = hardware.load(row["gpu"])
         base = card.efficiency
         share = base.curve("matmul", "bf16").memory
-        known = {**found, key: {"compute": 1.0, "memory": share, "start_s": 0.0, **found.get(key, {}), **changes}}
-        curves = {**base.curves, **{f"llama.cpp.{name}": Curve(**values) for name, values in known.items()}}
-        held = pace(row, replace(card, calibration=replace(base, curves=curves)), NEWEST)
-        return (row["tokens"] if row["what"] == "prompt" else 1) / rate(held, row["what"], row["tokens"])
+        trial = {**fitted, key: {"compute": 1.0, "memory": share, "start_s": 0.0, **fitted.get(key, {}), **changes}}
+        curves = {**base.curves, **{f"llama.cpp.{name}": Curve(**values) for name, values in trial.items()}}
+        layout_time = pace(row, replace(card, calibration=replace(base, curves=curves)), NEWEST)
+        return (row["tokens"] if row["what"] == "prompt" else 1) / rate(layout_time, row["what"], row["tokens"])
 
     def inverse(key: str, share: str, of: list[dict[str, Any]]) -> float:
         shares = []
@@ -132,26 +132,26 @@ def fit_hopper() -> dict[str, dict[str, float]]:
     start, unpack = (float(value) for value in np.linalg.lstsq(np.array(matrix), np.array(right), rcond=None)[0])
     print(f"matmul.w4: start {start:.3g} µs, {unpack:.0f} FLOPs of the peak to unpack a weight", end=", largest error ")
     print(f"{max(abs(np.array(matrix) @ np.array([start, unpack]) - np.array(right))):.1%}")
-    found["matmul.w4"] = {"start_s": start * 1e-6, "unpack": unpack}
-    found["matmul.w8"] = {"start_s": start * 1e-6}
-    found["matmul.w8"]["memory"] = inverse("matmul.w8", "memory", mine("token", "Q8_0"))
+    fitted["matmul.w4"] = {"start_s": start * 1e-6, "unpack": unpack}
+    fitted["matmul.w8"] = {"start_s": start * 1e-6}
+    fitted["matmul.w8"]["memory"] = inverse("matmul.w8", "memory", mine("token", "Q8_0"))
     starts = []
     for row in mine("token", "fp16"):
-        none, one = (seconds(row, "matmul.bf16", start_s=value) for value in (0.0, 1e-6))
-        starts.append((1 / row["rate"] - none) / (one - none))
+        without_start, with_start = (seconds(row, "matmul.bf16", start_s=value) for value in (0.0, 1e-6))
+        starts.append((1 / row["rate"] - without_start) / (with_start - without_start))
     print(f"matmul.bf16: start {median(starts):.3g} µs, {min(starts):.3g} to {max(starts):.3g}")
-    found["matmul.bf16"] = {"start_s": median(starts) * 1e-6}
+    fitted["matmul.bf16"] = {"start_s": median(starts) * 1e-6}
     for key, weights in (("matmul.w4", "Q4_K_M"), ("matmul.w8", "Q8_0"), ("matmul.bf16", "fp16")):
-        found[key]["compute"] = inverse(key, "compute", mine("prompt", weights))
-    found["experts.w4"] = {**found["matmul.w4"]}
-    found["experts.w4"]["compute"] = inverse("experts.w4", "compute", mine("prompt", "Q4_K_M", routed=True))
-    return found
+        fitted[key]["compute"] = inverse(key, "compute", mine("prompt", weights))
+    fitted["experts.w4"] = {**fitted["matmul.w4"]}
+    fitted["experts.w4"]["compute"] = inverse("experts.w4", "compute", mine("prompt", "Q4_K_M", routed=True))
+    return fitted
 
 
 if __name__ == "__main__":
-    asked = sys.argv[1:]
-    if "--fit" in asked:
+    arguments = sys.argv[1:]
+    if "--fit" in arguments:
         fit_hopper()
     else:
-        compare("consumer.csv", VERSION, lowered if "--lowered" in asked else lambda card: card)
+        compare("consumer.csv", VERSION, lowered if "--lowered" in arguments else lambda card: card)
         compare("hopper.csv", NEWEST)

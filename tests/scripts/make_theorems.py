@@ -65,8 +65,8 @@ def models(folders: list[Path]) -> Iterator[tuple[str, Model]]:
         heads = next((layer["attention"]["n_heads"] for layer in _layers(load(name)) if "attention" in layer), None)
         for change in (*VARIANTS, *([{"h_kv": heads}] if heads else [])):
             yield from changed(name, change)
-    for name, (one, other) in product(CHANGED, combinations(CHANGES, 2)):
-        yield from changed(name, one | other)
+    for name, (first, second) in product(CHANGED, combinations(CHANGES, 2)):
+        yield from changed(name, first | second)
     for form in ACTIVATIONS:
         yield from changed(CHANGED[0], {"feed_forward.activation": form})
     for name in TUNED:
@@ -95,11 +95,11 @@ def defaults(kinds: Collection[str] = ()) -> Iterator[tuple[str, dict[str, Any]]
 
     for kind in kinds or transformers.CONFIG_MAPPING:
         try:
-            made = json.loads(transformers.CONFIG_MAPPING[kind]().to_json_string(use_diff=False))
+            config = json.loads(transformers.CONFIG_MAPPING[kind]().to_json_string(use_diff=False))
         except Exception:  # it has sizes without defaults, or what no JSON holds
             continue
         for cls in (None, *metadata.classes(kind)):
-            yield f"{kind} {cls}", {**made, "model_type": kind, "architectures": cls and [cls]}
+            yield f"{kind} {cls}", {**config, "model_type": kind, "architectures": cls and [cls]}
 
 
 def changed(name: str, changes: dict[str, Any]) -> Iterator[tuple[str, Model]]:
@@ -130,18 +130,18 @@ def lacking(unit: Unit) -> set[str]:
     return set(theorems.FIGURES) - set(theorems.PROVED) - set(theorems.theorems()[unit.key].extra_quantities)
 
 
-def attempt(wanted: tuple[str, Unit, bool], again: bool = False) -> tuple[Theorem | None, str]:
+def attempt(task: tuple[str, Unit, bool], anew: bool = False) -> tuple[Theorem | None, str]:
     """In a process of its own: a theorem, or why there is none; of what has one, what is shown further."""
     from txcalc.verification.prove import prove
     from txcalc.verification.steps import prove_extra
 
-    _, unit, preset = wanted
+    _, unit, preset = task
     kept = theorems.theorems().get(unit.key)
     try:
-        if kept is not None and not again and not theorems.obstacle(unit):
-            held = {q: one for q, one in kept.extra_quantities.items() if one.digest == theorems.digest(unit, q)}
-            further, rows = prove_extra(unit, held)
-            theorem = kept._replace(extra_quantities={**held, **further})
+        if kept is not None and not anew and not theorems.obstacle(unit):
+            proofs = {q: row for q, row in kept.extra_quantities.items() if row.digest == theorems.digest(unit, q)}
+            added, rows = prove_extra(unit, proofs)
+            theorem = kept._replace(extra_quantities={**proofs, **added})
         else:
             theorem, rows = prove(unit, preset or (kept is not None and bool(kept.extra_quantities)))
     except TxcalcError as refusal:
@@ -157,7 +157,7 @@ def prune(folders: list[Path]) -> None:
     met = set[str]()
     for _, model in models(folders):
         met.update(part.key for unit in theorems.units(model) for part in theorems.bearing(unit))
-        met.update(with_numbers(one).key for one in (model, *model.towers.values()))
+        met.update(with_numbers(part).key for part in (model, *model.towers.values()))
     kept = {key: theorem for key, theorem in theorems.read(path).items() if key in met}
     print(f"{len(content['theorems']) - len(kept)} dropped, {len(kept)} kept")
     store.save(path, kept, content["made_with"])
@@ -167,47 +167,47 @@ def check(folders: list[Path], part: tuple[int, int], jobs: int) -> int:
     """Makes kept theorems again, all or a part, and says which are others: 1 if any is."""
     kept = theorems.read(theorems.theorems_file())
     chosen = set(sorted(key for key, theorem in kept.items() if theorem.digests)[part[0] % part[1] :: part[1]])
-    wanted: dict[str, tuple[str, Unit, bool]] = {}
+    tasks: dict[str, tuple[str, Unit, bool]] = {}
     for _, model in models(folders):
         for unit in theorems.units(model):
             for piece in {piece.key: piece for piece in (unit, *theorems.bearing(unit))}.values():
                 if piece.key in chosen:
-                    wanted.setdefault(piece.key, (model.name, piece, False))
-    other = 0
+                    tasks.setdefault(piece.key, (model.name, piece, False))
+    differing = 0
     with ProcessPoolExecutor(jobs) as pool:
-        answers = pool.map(partial(attempt, again=True), wanted.values())
-        for (name, unit, _), (theorem, reason) in zip(wanted.values(), answers, strict=True):
+        answers = pool.map(partial(attempt, anew=True), tasks.values())
+        for (name, unit, _), (theorem, reason) in zip(tasks.values(), answers, strict=True):
             before = kept[unit.key]
-            same = theorem is not None and theorem._replace(name=before.name, extra_quantities={}) == before._replace(
+            equal = theorem is not None and theorem._replace(name=before.name, extra_quantities={}) == before._replace(
                 extra_quantities={}
             )
-            more = {} if theorem is None else theorem.extra_quantities
-            same = same and all(more.get(quantity) == shown for quantity, shown in before.extra_quantities.items())
-            other += not same
-            print("same" if same else "OTHER", unit.key, name, unit.name, "" if same else reason, flush=True)
+            extra = {} if theorem is None else theorem.extra_quantities
+            equal = equal and all(extra.get(quantity) == shown for quantity, shown in before.extra_quantities.items())
+            differing += not equal
+            print("same" if equal else "OTHER", unit.key, name, unit.name, "" if equal else reason, flush=True)
     print(
-        f"{len(wanted)} of {len(chosen)} theorems made again, {other} are others; {len(chosen) - len(wanted)} not met"
+        f"{len(tasks)} of {len(chosen)} theorems made again, {differing} are others; {len(chosen) - len(tasks)} not met"
     )
-    return int(other > 0)
+    return int(differing > 0)
 
 
-def make(folders: list[Path], again: bool, further: bool, jobs: int) -> None:
+def make(folders: list[Path], anew: bool, extra: bool, jobs: int) -> None:
     """Proves what lacks a theorem, or all."""
     from txcalc.verification.prove import tracer_version
 
-    wanted: dict[str, tuple[str, Unit, bool]] = {}
+    tasks: dict[str, tuple[str, Unit, bool]] = {}
     for origin, model in models(folders):
         for unit in theorems.units(model):
             if origin == "presets":  # theorems of their own, which say more
-                if again or theorems.obstacle(unit) or (further and lacking(unit)):
-                    wanted.setdefault(unit.key, (model.name, unit, True))
+                if anew or theorems.obstacle(unit) or (extra and lacking(unit)):
+                    tasks.setdefault(unit.key, (model.name, unit, True))
                 continue
-            for part in [*theorems.missing(unit), *(theorems.bearing(unit) if again else ())]:
-                wanted.setdefault(part.key, (model.name, part, False))
-    print(f"{len(wanted)} structures to prove", flush=True)
+            for part in [*theorems.missing(unit), *(theorems.bearing(unit) if anew else ())]:
+                tasks.setdefault(part.key, (model.name, part, False))
+    print(f"{len(tasks)} structures to prove", flush=True)
     with ProcessPoolExecutor(jobs) as pool:
-        answers = pool.map(partial(attempt, again=again), wanted.values())
-        for (name, unit, _), (theorem, reason) in zip(wanted.values(), answers, strict=True):
+        answers = pool.map(partial(attempt, anew=anew), tasks.values())
+        for (name, unit, _), (theorem, reason) in zip(tasks.values(), answers, strict=True):
             print("proved" if theorem else "NOT", unit.key, name, unit.name, reason, flush=True)
             if theorem:
                 theorems.write(theorems.theorems_file(), {unit.key: theorem}, tracer_version())
@@ -222,15 +222,15 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--part", default="0/1", metavar="I/N")
     parser.add_argument("--jobs", type=int, default=2)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     os.environ["XDG_DATA_HOME"] = os.devnull  # the user's own theorems are none of the package's
-    if asked.check:
-        first, number = map(int, asked.part.split("/"))
-        sys.exit(check(asked.folders, (first, number), asked.jobs))
-    if asked.prune:
-        prune(asked.folders)
+    if options.check:
+        first, number = map(int, options.part.split("/"))
+        sys.exit(check(options.folders, (first, number), options.jobs))
+    if options.prune:
+        prune(options.folders)
     else:
-        make(asked.folders, asked.again, asked.further, asked.jobs)
+        make(options.folders, options.again, options.further, options.jobs)
 
 
 if __name__ == "__main__":

@@ -45,24 +45,24 @@ def run(model: Model, shown: Ledger) -> dict[str, int]:
     work = shown.work
     net: Any = modules(model, device="meta")
     source = work.source if model.has_encoder_apart and not model.reads_no_ids else None
-    found = {"params": sum(weight.numel() for weight in net.parameters())}
+    figures = {"params": sum(weight.numel() for weight in net.parameters())}
     cache = CacheTensors()
     with tracing():
         if work.past:
             net(*inputs(model, work.batch, work.past, source, device="meta"), cache=cache)
         ids, *encoded = inputs(model, work.batch, work.tokens, source, device="meta")
-        given = (ids,) if work.past else (ids, *encoded)
+        arguments = (ids,) if work.past else (ids, *encoded)
         keeps = {"cache": cache} if model.decodes else {}
         with torch.no_grad():
-            counter = flops.count(net, partial(net, *given, **keeps))
-        found["flops"] = sum(counter.by_module.values())
+            counter = flops.count(net, partial(net, *arguments, **keeps))
+        figures["flops"] = sum(counter.by_module.values())
         if keeps:
-            found["cache"] = sum(cache.elements().values())
+            figures["cache"] = sum(cache.elements().values())
         if not work.past:
-            found["training"] = sum(
-                flops.count(net, partial(flops.forward_and_backward, net, given)).by_module.values()
+            figures["training"] = sum(
+                flops.count(net, partial(flops.forward_and_backward, net, arguments)).by_module.values()
             )
-    return found
+    return figures
 
 
 SIZES: tuple[tuple[str, tuple[int, ...]], ...] = (
@@ -101,14 +101,14 @@ def judged(number: int, seed: int) -> tuple[Counter[str], list[str]]:
         sizes["past"] = draw.choice((1, 5, 60))
     if model.has_encoder_apart and not model.reads_no_ids:
         sizes["source"] = sizes["tokens"] if any(rows) else draw.choice((1, 3, 9))
-    asked: Any = sizes
-    shown, kept = model.ledger(**asked), model.ledger(**asked, keep_scores=True)
-    known = show_known(model, shown, kept)
+    work: Any = sizes
+    shown, kept = model.ledger(**work), model.ledger(**work, keep_scores=True)
+    evidence = show_known(model, shown, kept)
     figures = {name: shown.total(name) for name in ("params", "flops", "cache")} | {"training": training_flops(shown)}
     counts: Counter[str] = Counter()
     faults = []
     for quantity, measured in run(model, shown).items():
-        how, where = known[quantity].how, known[quantity].where
+        how, where = evidence[quantity].how, evidence[quantity].where
         equal = measured == figures[quantity]
         counts[f"{how}, {'equal' if equal else 'another'}"] += 1
         if how in SURE and (not equal or (how != "measured" and not domains.covers(where, shown.work))):
@@ -120,20 +120,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--number", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     os.environ["XDG_DATA_HOME"] = os.devnull
     counts: Counter[str] = Counter()
     faults: list[str] = []
     tried = number = refused = 0
-    while tried < asked.number:
+    while tried < options.number:
         number += 1
         try:
-            more, wrong = judged(number, asked.seed)
+            counts_of_model, wrong = judged(number, options.seed)
         except (TxcalcError, RuntimeError) as error:  # refused, or its module takes no such workload
             refused += 1
             print(f"{number}: {' '.join(str(error).split())[:100]}", file=sys.stderr)
             continue
-        counts += more
+        counts += counts_of_model
         faults += wrong
         tried += 1
     print(f"{tried} models at random workloads, {refused} more refused or not run")

@@ -94,14 +94,14 @@ def read(config: dict[str, Any]) -> dict[str, Any] | None:
 
 def tiny() -> list[dict[str, Any]]:
     """The first config of each model type that is read, with two layers; and the small multimodal ones."""
-    found: dict[str, dict[str, Any]] = {}
+    by_type: dict[str, dict[str, Any]] = {}
     for name in FILES:
         for config in kept(name):
             model_type = config.get("model_type", "")
-            if model_type in {*READERS, *WRAPPERS} - {*found} and (small := read(config)):
-                found[model_type] = small
-    more = [config for config in kept("towers") if config not in found.values()]
-    return [*found.values(), *(config for config in more if config["model_type"] in found)]
+            if model_type in {*READERS, *WRAPPERS} - {*by_type} and (small := read(config)):
+                by_type[model_type] = small
+    towers = [config for config in kept("towers") if config not in by_type.values()]
+    return [*by_type.values(), *(config for config in towers if config["model_type"] in by_type)]
 
 
 def every() -> list[dict[str, Any]]:
@@ -109,18 +109,18 @@ def every() -> list[dict[str, Any]]:
     config that is kept, or the defaults of its class."""
     from transformers import CONFIG_MAPPING
 
-    found = [one for one in tiny() if not isinstance(theirs(one), str)]
-    lacking = {*READERS, *WRAPPERS}.intersection(CONFIG_MAPPING) - {one["model_type"] for one in found}
+    configs = [candidate for candidate in tiny() if not isinstance(theirs(candidate), str)]
+    lacking = {*READERS, *WRAPPERS}.intersection(CONFIG_MAPPING) - {candidate["model_type"] for candidate in configs}
     for config in chain(*map(kept, FILES), *map(defaults, sorted(lacking))):
         if config.get("model_type") in lacking:
             for small in (shrunk(config, lists=False), shrunk(config, lists=True), config):
                 if judged(ours(small), theirs(small))[0] == AGREE:
-                    found.append(small)
+                    configs.append(small)
                     lacking.remove(small["model_type"])
                     break
     if lacking:
         print("not compared:", *sorted(lacking), flush=True)
-    return found
+    return configs
 
 
 def defaults(model_type: str) -> Iterator[dict[str, Any]]:
@@ -128,14 +128,14 @@ def defaults(model_type: str) -> Iterator[dict[str, Any]]:
     from transformers import CONFIG_MAPPING
 
     try:
-        said: dict[str, Any] = json.loads(CONFIG_MAPPING[model_type]().to_json_string())
+        config: dict[str, Any] = json.loads(CONFIG_MAPPING[model_type]().to_json_string())
     except Exception:  # some ask for a part of them
         return
-    said = {key: value for key, value in said.items() if value is not None and key != "transformers_version"}
-    said |= LACKING.get(model_type, {})
-    yield said
+    config = {key: value for key, value in config.items() if value is not None and key != "transformers_version"}
+    config |= LACKING.get(model_type, {})
+    yield config
     for name in sorted(metadata.classes(model_type)):
-        yield said | {"architectures": [name]}
+        yield config | {"architectures": [name]}
 
 
 def places(config: dict[str, Any], path: str = "") -> Iterator[str]:
@@ -174,8 +174,8 @@ def mutate(config: dict[str, Any], draw: random.Random) -> dict[str, Any]:
     lacks gets another value than the default."""
     mutant = copy.deepcopy(config)
     usual = absent(config["model_type"], frozenset(config))
-    known = sorted({*places(config), *usual} - {ON_PURPOSE.get(config["model_type"])})
-    for path in draw.sample(known, min(len(known), draw.randint(1, 3))):
+    candidates = sorted({*places(config), *usual} - {ON_PURPOSE.get(config["model_type"])})
+    for path in draw.sample(candidates, min(len(candidates), draw.randint(1, 3))):
         *tables, key = path.split(".")
         inner = at(mutant, ".".join(tables)) if tables else mutant
         if not isinstance(inner, dict):
@@ -217,8 +217,8 @@ def theirs(config: dict[str, Any]) -> tuple[int, int] | str:
 
 def beyond(model: Model, ledger: Ledger, quantity: str) -> int:
     """What a head that transformers' class has not is of a quantity."""
-    said = any(note.startswith(WITH_HEAD) for note in model.notes)
-    return int(ledger.by_kind(quantity).get("head", 0)) if said else 0
+    has_head = any(note.startswith(WITH_HEAD) for note in model.notes)
+    return int(ledger.by_kind(quantity).get("head", 0)) if has_head else 0
 
 
 def ours(config: dict[str, Any]) -> tuple[int | None, int] | str:
@@ -237,13 +237,13 @@ SAID = ("refuses, though no size depends on it", "params.whole is not known", "w
 def warned(config: dict[str, Any]) -> bool:
     """Whether notes say that transformers refuses a value, or why a tower is not known."""
     notes = " ".join(build(*describe(config)).notes)
-    return any(said in notes for said in SAID)
+    return any(phrase in notes for phrase in SAID)
 
 
-def same(mine: tuple[int | None, int], other: tuple[int, int]) -> bool:
+def agree(mine: tuple[int | None, int], reference: tuple[int, int]) -> bool:
     """Whether both have as many, of all that is read."""
     whole, language = mine
-    return whole in (None, other[0]) and (whole == language or language == other[1])
+    return whole in (None, reference[0]) and (whole == language or language == reference[1])
 
 
 # Whose products depend on the implementation: blocks that overlap or are filled up, scans, all experts for all tokens,
@@ -265,7 +265,7 @@ def costs(config: dict[str, Any]) -> list[str]:
 
     model = build(*describe(config))
     joined = {"source": 5} if model.has_encoder_apart else {}
-    found = []
+    differences = []
     try:
         cost = measure(config, "mutant", tokens=5, formulas=False, **joined)
         flops = cost.flops
@@ -278,13 +278,13 @@ def costs(config: dict[str, Any]) -> list[str]:
         mine = sum(e.flops for e in ledger if not scans or type(e.leaf).__name__ not in SCANNED)
         mine -= beyond(model, ledger, "flops")
         if mine != flops:
-            found.append(f"FLOPs {mine:,}, not {flops:,}")
-    held = model.ledger(tokens=5, **joined).total("cache")  # type: ignore[arg-type]
-    if held and not joined:
+            differences.append(f"FLOPs {mine:,}, not {flops:,}")
+    elements = model.ledger(tokens=5, **joined).total("cache")  # type: ignore[arg-type]
+    if elements and not joined:
         kept = _kept(instantiate(config, "mutant"))
-        if kept is not None and kept != held:
-            found.append(f"cache {held:,}, not {kept:,}")
-    return found
+        if kept is not None and kept != elements:
+            differences.append(f"cache {elements:,}, not {kept:,}")
+    return differences
 
 
 def _kept(net: Any) -> int | None:
@@ -311,7 +311,7 @@ class Outcome(NamedTuple):
     model_type: str
     changed: dict[str, Any]
     verdict: str
-    said: str = ""
+    message: str = ""
 
 
 def outcomes(configs: list[dict[str, Any]], numbers: Iterable[int], seed: int, sample: int = 0) -> Iterator[Outcome]:
@@ -326,14 +326,14 @@ def outcomes(configs: list[dict[str, Any]], numbers: Iterable[int], seed: int, s
             mine = ours(mutant)
             seen[type(mine).__name__] += 1
             probed = isinstance(mine, tuple) or seen["str"] % PROBE == 0
-            verdict, said = judged(mine, theirs(mutant)) if probed else (REFUSED, "")
-            if verdict == THEY_REFUSE and "architectures[0] is missing" in said:
-                verdict, said = NO_CLASS, ""
+            verdict, message = judged(mine, theirs(mutant)) if probed else (REFUSED, "")
+            if verdict == THEY_REFUSE and "architectures[0] is missing" in message:
+                verdict, message = NO_CLASS, ""
             elif verdict == THEY_REFUSE and warned(mutant):
-                verdict, said = WARNED, ""
+                verdict, message = WARNED, ""
         except Exception as error:  # what is no refusal is a fault
-            verdict, said = CRASH, repr(error)
-        yield Outcome(number, original["model_type"], changed, verdict, said)
+            verdict, message = CRASH, repr(error)
+        yield Outcome(number, original["model_type"], changed, verdict, message)
         seen[verdict] += 1
         if verdict == AGREE and sample and seen[AGREE] % sample == 0 and OWN_WAYS.isdisjoint(types_in(original)):
             differ = "; ".join(costs(mutant))
@@ -344,13 +344,13 @@ def listed(configs: list[dict[str, Any]], seed: int, sample: int, numbers: range
     return list(outcomes(configs, numbers, seed, sample))
 
 
-def judged(mine: tuple[int | None, int] | str, other: tuple[int, int] | str) -> tuple[str, str]:
+def judged(mine: tuple[int | None, int] | str, reference: tuple[int, int] | str) -> tuple[str, str]:
     """How the two answers compare, and the refusal that stands alone or what differs."""
     if isinstance(mine, str):
-        return (BOTH_REFUSE, "") if isinstance(other, str) else (TXCALC_REFUSES, mine)
-    if isinstance(other, str):
-        return THEY_REFUSE, other
-    return (AGREE, "") if same(mine, other) else (DIFFER, f"{mine}, not {other}")
+        return (BOTH_REFUSE, "") if isinstance(reference, str) else (TXCALC_REFUSES, mine)
+    if isinstance(reference, str):
+        return THEY_REFUSE, reference
+    return (AGREE, "") if agree(mine, reference) else (DIFFER, f"{mine}, not {reference}")
 
 
 def hurried() -> None:
@@ -376,14 +376,14 @@ def main() -> int:
     logging.disable(logging.CRITICAL)
     hurried()
     counts: Counter[str] = Counter()
-    configs = [one for one in every() if not options.types or one["model_type"] in options.types]
+    configs = [config for config in every() if not options.types or config["model_type"] in options.types]
     end = options.first + options.number
     drawn = [range(start, min(start + 100, end)) for start in range(options.first, end, 100)]
     with get_context("fork").Pool(options.jobs) as pool:  # what transformers was made to import is there already
         for part in pool.imap_unordered(partial(listed, configs, options.seed, options.sample), drawn):
             for outcome in part:
                 counts[outcome.verdict] += 1
-                if outcome.said:
+                if outcome.message:
                     print(json.dumps(outcome), flush=True)
     print("\n".join(f"{times:,} {verdict}" for verdict, times in counts.most_common()))
     return 1 if counts[DIFFER] or counts[COSTS_DIFFER] or counts[CRASH] else 0

@@ -113,39 +113,39 @@ class Mutant(NamedTuple):
     nth: int
 
 
-def named(one: Mapping[str, Any]) -> tuple[Any, ...]:
+def identity(mutant: Mapping[str, Any]) -> tuple[Any, ...]:
     """What tells a mutant from all others, whatever lines stand above it."""
-    return one["file"], one["text"], one["change"], one["nth"]
+    return mutant["file"], mutant["text"], mutant["change"], mutant["nth"]
 
 
 class Places(ast.NodeTransformer):
     """Counts the places where a file can be changed, and changes the one asked for."""
 
-    def __init__(self, wanted: int = -1) -> None:
-        self.wanted, self.found = wanted, list[tuple[int, str]]()
+    def __init__(self, changed_place: int = -1) -> None:
+        self.changed_place, self.places = changed_place, list[tuple[int, str]]()
 
-    def _place(self, node: ast.expr, other: ast.expr, change: str) -> ast.expr:
-        self.found.append((node.lineno, change))
-        return self.put(len(self.found) - 1, node, other)
+    def _place(self, node: ast.expr, changed: ast.expr, change: str) -> ast.expr:
+        self.places.append((node.lineno, change))
+        return self.put(len(self.places) - 1, node, changed)
 
-    def put(self, place: int, node: ast.expr, other: ast.expr) -> ast.expr:
-        return other if place == self.wanted else node
+    def put(self, place: int, node: ast.expr, changed: ast.expr) -> ast.expr:
+        return changed if place == self.changed_place else node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)
-        other = BINARY.get(type(node.op))
-        if not other or (isinstance(node.left, ast.Constant | ast.JoinedStr) and not _number(node.left)):
+        operator = BINARY.get(type(node.op))
+        if not operator or (isinstance(node.left, ast.Constant | ast.JoinedStr) and not _number(node.left)):
             return node
-        changed = ast.BinOp(node.left, other(), node.right)
-        return self._place(node, changed, f"{type(node.op).__name__} → {other.__name__}")
+        changed = ast.BinOp(node.left, operator(), node.right)
+        return self._place(node, changed, f"{type(node.op).__name__} → {operator.__name__}")
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
-        other = COMPARED.get(type(node.ops[0]))
-        if not other:
+        operator = COMPARED.get(type(node.ops[0]))
+        if not operator:
             return node
-        changed = ast.Compare(node.left, [other(), *node.ops[1:]], node.comparators)
-        return self._place(node, changed, f"{type(node.ops[0]).__name__} → {other.__name__}")
+        changed = ast.Compare(node.left, [operator(), *node.ops[1:]], node.comparators)
+        return self._place(node, changed, f"{type(node.ops[0]).__name__} → {operator.__name__}")
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         value: Any = node.value
@@ -153,10 +153,10 @@ class Places(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
-        other = TAKEN.get(node.attr)
-        if not other or not isinstance(node.ctx, ast.Load):
+        attribute = TAKEN.get(node.attr)
+        if not attribute or not isinstance(node.ctx, ast.Load):
             return node
-        return self._place(node, ast.Attribute(node.value, other, node.ctx), f"{node.attr} → {other}")
+        return self._place(node, ast.Attribute(node.value, attribute, node.ctx), f"{node.attr} → {attribute}")
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         self.generic_visit(node)
@@ -167,7 +167,7 @@ class Places(ast.NodeTransformer):
         return node
 
     def visit_arguments(self, node: ast.arguments) -> ast.AST:
-        node.defaults = [self.visit(one) for one in node.defaults]
+        node.defaults = [self.visit(default) for default in node.defaults]
         return node
 
 
@@ -181,12 +181,12 @@ def places(file: str) -> list[Mutant]:
     lines, look = source.splitlines(), Places()
     look.visit(ast.parse(source))
     before = Counter[tuple[str, str]]()
-    made = list[Mutant]()
-    for place, (line, change) in enumerate(look.found):
+    mutants = list[Mutant]()
+    for place, (line, change) in enumerate(look.places):
         text = lines[line - 1].strip()
         before[text, change] += 1
-        made.append(Mutant(file, place, line, text, change, before[text, change]))
-    return made
+        mutants.append(Mutant(file, place, line, text, change, before[text, change]))
+    return mutants
 
 
 def drawn(folder: str, number: int, seed: int) -> Iterator[Mutant]:
@@ -194,20 +194,20 @@ def drawn(folder: str, number: int, seed: int) -> Iterator[Mutant]:
     chance = random.Random(f"{seed} {folder}")
     files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "txcalc" / folder).glob("*.py"))
     chance.shuffle(files)
-    left = [found for found in map(places, files) if found]
-    for found in left:
-        chance.shuffle(found)
+    left = [mutants for mutants in map(places, files) if mutants]
+    for mutants in left:
+        chance.shuffle(mutants)
     while left and number > 0:
-        for found in left[:number]:
-            yield found.pop()
+        for mutants in left[:number]:
+            yield mutants.pop()
         number -= len(left[:number])
-        left = [found for found in left if found]
+        left = [mutants for mutants in left if mutants]
 
 
 def caches() -> list[Any]:
     """What remembers results of functions."""
     gc.unfreeze()  # what was there when all tests were collected is among no objects else
-    return [one for one in gc.get_objects() if type(one) is functools._lru_cache_wrapper]
+    return [item for item in gc.get_objects() if type(item) is functools._lru_cache_wrapper]
 
 
 class Telling(Places):
@@ -217,23 +217,23 @@ class Telling(Places):
         super().__init__()
         self.key = key(file)
 
-    def put(self, place: int, node: ast.expr, other: ast.expr) -> ast.expr:
+    def put(self, place: int, node: ast.expr, changed: ast.expr) -> ast.expr:
         first, second = ast.Name("a", ast.Load()), ast.Name("b", ast.Load())
-        was, now, given = node, other, list[ast.expr]()
+        was, now, operands = node, changed, list[ast.expr]()
         match node:  # these are told apart by what they stand between, which is evaluated once
             case ast.BinOp():
-                given = [node.left, node.right]
-                was, now = (ast.BinOp(first, one.op, second) for one in (node, other))  # type: ignore[attr-defined]
+                operands = [node.left, node.right]
+                was, now = (ast.BinOp(first, side.op, second) for side in (node, changed))  # type: ignore[attr-defined]
             case ast.Compare(ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE()]):
-                given = [node.left, *node.comparators]
-                was, now = (ast.Compare(first, one.ops, [second]) for one in (node, other))  # type: ignore[attr-defined]
+                operands = [node.left, *node.comparators]
+                was, now = (ast.Compare(first, side.ops, [second]) for side in (node, changed))  # type: ignore[attr-defined]
             case ast.Attribute():
-                given = [node.value]
-                was, now = (ast.Attribute(first, one.attr, node.ctx) for one in (node, other))  # type: ignore[attr-defined]
-        names = ast.arguments([], [ast.arg(name) for name in "ab"[: len(given)]], None, [], [], None, [])
-        told = ast.Name("__told__" if given else "__reached__", ast.Load())
-        lambdas = [ast.Lambda(names, was), ast.Lambda(names, now)] if given else [node]
-        return ast.Call(told, [ast.Constant(f"{self.key}#{place}"), *lambdas, *given], [])
+                operands = [node.value]
+                was, now = (ast.Attribute(first, side.attr, node.ctx) for side in (node, changed))  # type: ignore[attr-defined]
+        names = ast.arguments([], [ast.arg(name) for name in "ab"[: len(operands)]], None, [], [], None, [])
+        hook = ast.Name("__compared__" if operands else "__reached__", ast.Load())
+        lambdas = [ast.Lambda(names, was), ast.Lambda(names, now)] if operands else [node]
+        return ast.Call(hook, [ast.Constant(f"{self.key}#{place}"), *lambdas, *operands], [])
 
 
 class Seen:
@@ -242,7 +242,7 @@ class Seen:
     def __init__(self, out: Path, jobs: int, verify: list[str]) -> None:
         self.out, self.jobs, self.verify, self.within = out, jobs, verify, False
         self.seen, self.reached = set[str](), set[str]()
-        builtins.__told__, builtins.__reached__ = self.told, self.note  # type: ignore[attr-defined]
+        builtins.__compared__, builtins.__reached__ = self.compare_values, self.note  # type: ignore[attr-defined]
         sys.meta_path.insert(0, Sources(lambda file: compiled(file, Telling(file)) if ours(file) else None))
         sys.addaudithook(lambda event, _: self.seen.add(f"{STARTS}#0") if event == "subprocess.Popen" else None)
         start: Callable[[BaseProcess], None] = BaseProcess.start
@@ -258,16 +258,16 @@ class Seen:
             self.seen.add(place)
         return value
 
-    def told(self, place: str, was: Callable[..., Any], now: Callable[..., Any], *given: Any) -> Any:
-        value = was(*given)
+    def compare_values(self, place: str, was: Callable[..., Any], now: Callable[..., Any], *operands: Any) -> Any:
+        value = was(*operands)
         if place not in self.seen and not self.within:
             self.reached.add(place)
             self.within = True  # what a change would call is not told
             try:
-                other = now(*given)
+                changed = now(*operands)
             except Exception:
-                other = None
-            if type(value) is not type(other) or type(value) not in PLAIN or repr(value) != repr(other):
+                changed = None
+            if type(value) is not type(changed) or type(value) not in PLAIN or repr(value) != repr(changed):
                 self.seen.add(place)
             self.within = False
         return value
@@ -315,8 +315,8 @@ class Seen:
     def write(self, test: str, seconds: float) -> None:
         """One line, at once: others write to the file too."""
         places: dict[str, list[int]] = {}
-        for one in self.seen:
-            file, _, place = one.partition("#")
+        for seen_place in self.seen:
+            file, _, place = seen_place.partition("#")
             places.setdefault(file, []).append(int(place))
         line = json.dumps({"test": test, "seconds": round(seconds, 3), "places": places}) + "\n"
         with self.out.open("ab", buffering=0) as out:
@@ -373,38 +373,38 @@ def compiled(file: str, change: ast.NodeTransformer) -> CodeType:
     return compile(tree, str(ROOT / file), "exec", dont_inherit=True)
 
 
-def code_of(mutant: Mutant, wanted: int | None = None) -> CodeType:
+def code_of(mutant: Mutant, place: int | None = None) -> CodeType:
     """A file's code with the change, or, where -1 is wanted, as it is."""
-    return compiled(mutant.file, Places(mutant.place if wanted is None else wanted))
+    return compiled(mutant.file, Places(mutant.place if place is None else place))
 
 
 def pairs(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
     """The functions of a module that differ, from the module itself inwards."""
     if old != new:
         yield old, new
-        within = ([one for one in code.co_consts if isinstance(one, CodeType)] for code in (old, new))
-        for one, other in zip(*within, strict=True):  # in the same order: a constant may stand before more of them
-            yield from pairs(one, other)
+        within = ([value for value in code.co_consts if isinstance(value, CodeType)] for code in (old, new))
+        for before, after in zip(*within, strict=True):  # in the same order: a constant may stand before more of them
+            yield from pairs(before, after)
 
 
 class Mutants:
     """The loop over mutants, in a process that has collected all tests."""
 
-    def __init__(self, todo: list[Mutant], asked: argparse.Namespace) -> None:
-        self.todo, self.asked = todo, asked
-        wanted = {f"{key(mutant.file)}#{mutant.place}" for mutant in todo}
+    def __init__(self, todo: list[Mutant], options: argparse.Namespace) -> None:
+        self.todo, self.options = todo, options
+        chosen = {f"{key(mutant.file)}#{mutant.place}" for mutant in todo}
         self.seconds, self.calling = dict[str, float](), dict[str, list[str]]()
         self.starting = set[str]()
-        for line in map_of(asked.results).read_text().splitlines():
+        for line in map_of(options.results).read_text().splitlines():
             test, seconds, places = json.loads(line).values()
             self.seconds[test] = seconds
             if places.pop(STARTS, None):
                 self.starting.add(test)
-            for file, found in places.items():
-                for one in [file, *(place for place in (f"{file}#{n}" for n in found) if place in wanted)]:
-                    self.calling.setdefault(one, []).append(test)
+            for file, numbers in places.items():
+                for position in [file, *(place for place in (f"{file}#{n}" for n in numbers) if place in chosen)]:
+                    self.calling.setdefault(position, []).append(test)
         unmapped = {mutant.file for mutant in todo if key(mutant.file) not in self.calling}
-        if changed := unmapped & {one.partition("@")[0] for one in self.calling}:
+        if changed := unmapped & {position.partition("@")[0] for position in self.calling}:
             sys.exit(f"changed since the map was made: {', '.join(sorted(changed))}")
         if unmapped:
             sys.stderr.write(f"no test of the map imports: {', '.join(sorted(unmapped))}\n")
@@ -417,13 +417,13 @@ class Mutants:
             if file.stem not in ("__main__", "__init__"):
                 importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
         self.caches = caches()
-        for one in gc.get_objects():
-            if type(one) is FunctionType and one.__code__.co_filename.startswith(PACKAGE):
-                self.live.setdefault(one.__code__, []).append(one)
+        for function in gc.get_objects():
+            if type(function) is FunctionType and function.__code__.co_filename.startswith(PACKAGE):
+                self.live.setdefault(function.__code__, []).append(function)
         assert self.live and self.caches, "no function is found: every mutant would be imported again"
-        end = time.monotonic() + self.asked.seconds
+        end = time.monotonic() + self.options.seconds
         gc.freeze()
-        side_by_side(self.asked.jobs, lambda first: self.all(self.todo[first :: self.asked.jobs], end))
+        side_by_side(self.options.jobs, lambda first: self.all(self.todo[first :: self.options.jobs], end))
         return True
 
     def all(self, mutants: list[Mutant], end: float) -> None:
@@ -437,23 +437,23 @@ class Mutants:
                 os.environ["PYTHONPATH"] = os.pathsep.join([site, *path])
                 by, tests = self.tried(mutant)
             line = json.dumps({**mutant._asdict(), "killed_by": by, "tests": tests}, ensure_ascii=False)
-            with self.asked.results.open("a") as out:
+            with self.options.results.open("a") as out:
                 out.write(line + "\n")
             took = time.monotonic() - begun
-            said = f"{by or 'SURVIVED'} ({tests}, {took:.1f} s)"
-            sys.stderr.write(f"{mutant.file}:{mutant.line}: {mutant.change}: {said}\n")
+            verdict = f"{by or 'SURVIVED'} ({tests}, {took:.1f} s)"
+            sys.stderr.write(f"{mutant.file}:{mutant.line}: {mutant.change}: {verdict}\n")
 
     def chosen(self, tests: set[str], others: bool) -> tuple[list[str], str]:
         """These, the quickest first, and then all others, as many as there is time for, and in as much time again those
         that start processes; and how many that is."""
-        asked = self.items.keys() & (self.seconds.keys() if others else tests)  # without those of `verify`
-        first = self.quickest(asked, tests)
+        candidates = self.items.keys() & (self.seconds.keys() if others else tests)  # without those of `verify`
+        first = self.quickest(candidates, tests)
         then = self.quickest(self.items.keys() & self.starting - set(first), tests)
-        return first + then, f"{len(first)} of {len(asked)} tests, {len(then)} that start processes"
+        return first + then, f"{len(first)} of {len(candidates)} tests, {len(then)} that start processes"
 
-    def quickest(self, asked: Set[str], tests: set[str]) -> list[str]:
-        quickest = sorted(asked, key=lambda test: (test not in tests, self.seconds[test]))
-        return quickest[: bisect(list(accumulate(self.seconds[test] for test in quickest)), self.asked.tests)]
+    def quickest(self, candidates: Set[str], tests: set[str]) -> list[str]:
+        quickest = sorted(candidates, key=lambda test: (test not in tests, self.seconds[test]))
+        return quickest[: bisect(list(accumulate(self.seconds[test] for test in quickest)), self.options.tests)]
 
     def tried(self, mutant: Mutant) -> tuple[str, str]:
         """The test that sees it, "" where none does; and how many there were to try."""
@@ -463,14 +463,14 @@ class Mutants:
         reached = REACHED in calling
         if calling == {IMPORTED, REACHED}:  # a module's or class's own lines, or what they call
             swapped, calling = [], set(self.calling[file])
-        tests, said = self.chosen(calling, others=not swapped)
+        tests, note = self.chosen(calling, others=not swapped)
         if not tests:
-            said = "the same value in every test" if reached else "no test evaluates it"
-        sources = sorted((one for one in calling if one.startswith(VERIFIED)), key=self.seconds.__getitem__)
-        sources = [one.removeprefix(VERIFIED) for one in sources[: self.asked.sources]]
-        return self.apart(mutant, swapped, tests, sources), f"{said}, {len(sources)} of verify"
+            note = "the same value in every test" if reached else "no test evaluates it"
+        sources = sorted((caller for caller in calling if caller.startswith(VERIFIED)), key=self.seconds.__getitem__)
+        sources = [caller.removeprefix(VERIFIED) for caller in sources[: self.options.sources]]
+        return self.in_child(mutant, swapped, tests, sources), f"{note}, {len(sources)} of verify"
 
-    def apart(
+    def in_child(
         self, mutant: Mutant, swapped: list[tuple[CodeType, CodeType]], tests: list[str], sources: list[str]
     ) -> str:
         """What a process of its own finds, and those that its tests start."""
@@ -481,20 +481,20 @@ class Mutants:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             os.setpgrp()
             try:
-                found = self.swapped(swapped, tests) if swapped else self.imported(mutant, tests)
+                verdict = self.swapped(swapped, tests) if swapped else self.imported(mutant, tests)
                 limited(sum(self.seconds[VERIFIED + source] for source in sources))
-                found = found or next((VERIFIED + source for source in sources if refuted(source)), "")
+                verdict = verdict or next((VERIFIED + source for source in sources if refuted(source)), "")
             except BaseException as error:  # it goes no further than this process
-                found = f"it cannot be imported: {error!r}"
-            os.write(writer, found.encode())
+                verdict = f"it cannot be imported: {error!r}"
+            os.write(writer, verdict.encode())
             os._exit(0)
         os.close(writer)
-        with os.fdopen(reader) as said:
-            found = said.read()
+        with os.fdopen(reader) as pipe:
+            verdict = pipe.read()
         _, status = os.waitpid(child, 0)
         with suppress(ProcessLookupError):  # its tests may have been ended before what they started
             os.killpg(child, signal.SIGKILL)
-        return found if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0 else f"it did not end ({status})"
+        return verdict if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0 else f"it did not end ({status})"
 
     def swapped(self, changed: list[tuple[CodeType, CodeType]], tests: list[str]) -> str:
         """With the code of functions exchanged where they are."""
@@ -593,12 +593,12 @@ def map_of(results: Path) -> Path:
     return results.with_name("map.jsonl")
 
 
-def quick(asked: argparse.Namespace) -> list[str]:
+def quick(options: argparse.Namespace) -> list[str]:
     """Pytest's arguments for the quick tier, as it is run without any of ours, or for all tests, or for some files."""
     os.chdir(ROOT)
-    tier = [] if asked.slow else ["-m", "not slow"]
-    cases = ["--every-case"] if asked.every_case else ["--seed", str(asked.draw)]
-    files = [str(next((ROOT / "tests").rglob(name))) for name in asked.map or []]
+    tier = [] if options.slow else ["-m", "not slow"]
+    cases = ["--every-case"] if options.every_case else ["--seed", str(options.draw)]
+    files = [str(next((ROOT / "tests").rglob(name))) for name in options.map or []]
     left = [f"--ignore-glob=*/test_{name}.py" for name in sorted(WITHOUT)]
     return [*QUIET, *tier, *cases, *(files or left)]
 
@@ -621,33 +621,33 @@ def main() -> int:
     about.add_argument("--again", action="store_true")
     about.add_argument("--listed", action="store_true", help="those of mutants.json")
     about.add_argument("--under", nargs="+", default=FOLDERS)
-    asked = about.parse_args()
-    if asked.map is not None:
-        return int(pytest.main(quick(asked), plugins=[Seen(map_of(asked.results), asked.jobs, asked.verify)]))
-    done = [json.loads(line) for line in asked.results.read_text().splitlines()] if asked.results.is_file() else []
-    last = {named(one): one for one in done}
-    sample = [one for folder in asked.under for one in drawn(folder, asked.number, asked.seed)]
-    todo = [one for one in sample if named(one._asdict()) not in last]
-    if asked.only:
-        files = {where.split(":")[0] for where in asked.only}
-        todo = [one for file in files for one in places(file) if f"{file}:{one.line}" in asked.only]
-    if asked.again or asked.listed:
-        listed = json.loads(EQUAL.read_text()) if asked.listed else []
-        alive = set(map(named, listed or (one for one in last.values() if not one["killed_by"])))
-        todo = [one for file in sorted({which[0] for which in alive}) for one in places(file)]
-        todo = [one for one in todo if named(one._asdict()) in alive]
-        for which in alive - {named(one._asdict()) for one in todo}:
+    options = about.parse_args()
+    if options.map is not None:
+        return int(pytest.main(quick(options), plugins=[Seen(map_of(options.results), options.jobs, options.verify)]))
+    done = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.is_file() else []
+    last = {identity(mutant): mutant for mutant in done}
+    sample = [mutant for folder in options.under for mutant in drawn(folder, options.number, options.seed)]
+    todo = [mutant for mutant in sample if identity(mutant._asdict()) not in last]
+    if options.only:
+        files = {where.split(":")[0] for where in options.only}
+        todo = [mutant for file in files for mutant in places(file) if f"{file}:{mutant.line}" in options.only]
+    if options.again or options.listed:
+        listed = json.loads(EQUAL.read_text()) if options.listed else []
+        alive = set(map(identity, listed or (mutant for mutant in last.values() if not mutant["killed_by"])))
+        todo = [mutant for file in sorted({which[0] for which in alive}) for mutant in places(file)]
+        todo = [mutant for mutant in todo if identity(mutant._asdict()) in alive]
+        for which in alive - {identity(mutant._asdict()) for mutant in todo}:
             sys.stderr.write(f"{which[0]} has no such place: {which[2]}: {which[1]}\n")
-    pytest.main(quick(asked), plugins=[Mutants(todo, asked)])
-    report([json.loads(line) for line in asked.results.read_text().splitlines()])
+    pytest.main(quick(options), plugins=[Mutants(todo, options)])
+    report([json.loads(line) for line in options.results.read_text().splitlines()])
     return 0
 
 
 def report(done: list[dict[str, Any]]) -> None:
     """Killed of those that change something, and who lived; of one that was run twice, the last."""
-    whys = {named(one): one["why"] for one in json.loads(EQUAL.read_text())}
-    last = {named(one): one for one in done}
-    alive = {key: one for key, one in last.items() if not one["killed_by"]}
+    whys = {identity(row): row["why"] for row in json.loads(EQUAL.read_text())}
+    last = {identity(row): row for row in done}
+    alive = {key: row for key, row in last.items() if not row["killed_by"]}
     equal = alive.keys() & whys.keys()
     counted = Counter(str(Path(file).parent) for file, *_ in last.keys() - equal)
     survived = Counter(str(Path(file).parent) for file, *_ in alive.keys() - equal)
@@ -655,9 +655,9 @@ def report(done: list[dict[str, Any]]) -> None:
         print(f"{folder}: {number - survived[folder]} of {number} killed")
     dead = len(last) - len(alive)
     print(f"{dead} of {counted.total()} killed ({dead / (counted.total() or 1):.1%}), {len(equal)} change nothing")
-    for key, one in alive.items():
+    for key, row in alive.items():
         why = whys.get(key, "")
-        print(f"  {one['file']}:{one['line']}: {one['change']}: {one['text']}" + (f"  [{why}]" if why else ""))
+        print(f"  {row['file']}:{row['line']}: {row['change']}: {row['text']}" + (f"  [{why}]" if why else ""))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def contradictions(model: Model) -> Iterator[str]:
     if any(True for _ in structures.listed_leaves(model)):
         return
     subject = Subject(model, lengths="points")
-    point = next((one for one in subject.points if one.batch == 3), subject.points[-1])
+    point = next((candidate for candidate in subject.points if candidate.batch == 3), subject.points[-1])
     net = subject.thin_net
     with tracing(static=True):
         counter = flops.count(net, lambda: net(*subject.inputs(point)))
@@ -66,27 +66,27 @@ def main() -> int:
     about.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     about.add_argument("--run", action="store_true")
     about.add_argument("--part", default="1/1", help="only every n-th config, from the first, second, …")
-    asked = about.parse_args()
-    first, ways = map(int, asked.part.split("/"))
+    options = about.parse_args()
+    first, ways = map(int, options.part.split("/"))
     contradicted = 0
-    for folder in asked.folders:
-        counts, number, both = Counter[str](), 0, 0
+    for folder in options.folders:
+        counts, number, full = Counter[str](), 0, 0
         for name, model, params in list(read(folder))[first - 1 :: ways]:
             number += 1
-            said = theorems.inheritance(model)
-            counts.update(f"{quantity} {how}" for quantity, (how, _) in said.items())
-            if not {"params", "flops"} <= said.keys():
+            inherited = theorems.inheritance(model)
+            counts.update(f"{quantity} {how}" for quantity, (how, _) in inherited.items())
+            if not {"params", "flops"} <= inherited.keys():
                 parts = [part for unit in theorems.units(model) for part in theorems.missing(unit)]
                 why = [f"{part.name} ({part.key}): {theorems.obstacle(part)}" for part in parts]
                 print(f"{folder.name} | {name} | not proved | {'; '.join(why)}")
                 continue
-            both += 1
+            full += 1
             wrong = [f"params: {model.params}, not {params}"] if params not in (None, model.params) else []
-            wrong += contradictions(model) if asked.run else []
+            wrong += contradictions(model) if options.run else []
             contradicted += bool(wrong)
             if wrong:
                 print(f"{folder.name} | {name} | CONTRADICTED | {'; '.join(wrong)}", flush=True)
-        print(f"{folder.name}: parameters and FLOPs proved for {both} of {number} that are read ({both / number:.1%})")
+        print(f"{folder.name}: parameters and FLOPs proved for {full} of {number} that are read ({full / number:.1%})")
         print("  " + ", ".join(f"{quantity} {n}" for quantity, n in sorted(counts.items())))
     return int(contradicted > 0)
 

@@ -121,7 +121,7 @@ def taking(file: Path) -> dict[str, set[str]]:
     return {name: configs(name) for name in nodes if not name.startswith("_")}
 
 
-def named(configuration: type) -> set[str]:
+def keys_of(configuration: type) -> set[str]:
     """The keys that a type's code names."""
     files = {str(file) for file in modelling(configuration)}
     files |= {inspect.getfile(cls) for cls in configuration.__mro__ if "transformers.models" in cls.__module__}
@@ -134,26 +134,26 @@ def named(configuration: type) -> set[str]:
 PROBES: dict[str, Any] = {"n": None, "b": True, "i": 1, "f": 0.5, "s": "text", "l": [], "d": {}}
 
 
-def taken(configuration: type) -> dict[str, str]:
+def kinds_of(configuration: type) -> dict[str, str]:
     """The kinds of values that a configuration takes for its fields, where it refuses some: what its validators pass,
     and texts where they pass a few. Another name of a field may not be null where that may not."""
-    validators, found = getattr(configuration, "__validators__", {}), {}
+    validators, by_field = getattr(configuration, "__validators__", {}), {}
     for field in dataclasses.fields(configuration):
         kinds = [kind for kind, value in PROBES.items() if _passes(validators.get(field.name, ()), value)]
-        found[field.name] = "".join(kinds) + "s" * ("Literal[" in str(field.type) and "s" not in kinds)
+        by_field[field.name] = "".join(kinds) + "s" * ("Literal[" in str(field.type) and "s" not in kinds)
     for alias, key in getattr(configuration, "attribute_map", {}).items():
-        if key in found and "n" not in found[key]:
-            found.setdefault(alias, "bifsld")
-    return {key: kinds for key, kinds in found.items() if 0 < len(kinds) < len(PROBES)}
+        if key in by_field and "n" not in by_field[key]:
+            by_field.setdefault(alias, "bifsld")
+    return {key: kinds for key, kinds in by_field.items() if 0 < len(kinds) < len(PROBES)}
 
 
 def words(configuration: type) -> dict[str, list[str]]:
     """The texts that a configuration takes for a field, where it takes a few."""
-    found = {}
+    by_field = {}
     for field in dataclasses.fields(configuration):
-        kinds = [one for one in (field.type, *get_args(field.type)) if get_origin(one) is Literal]
-        found[field.name] = [word for kind in kinds for word in get_args(kind) if isinstance(word, str)]
-    return {key: few for key, few in found.items() if few}
+        kinds = [annotation for annotation in (field.type, *get_args(field.type)) if get_origin(annotation) is Literal]
+        by_field[field.name] = [word for kind in kinds for word in get_args(kind) if isinstance(word, str)]
+    return {key: few for key, few in by_field.items() if few}
 
 
 def _passes(validators: Sequence[Callable[[Any], None]], value: Any) -> bool:
@@ -180,24 +180,24 @@ def _padded(node: ast.AST) -> bool:
     """True for `nn.Embedding(config.vocab_size, width, self.padding_idx)` and its like."""
     if not (isinstance(node, ast.Call) and _last(node.func).endswith("Embedding") and node.args):
         return False
-    rows = [*node.args[2:3], *(more.value for more in node.keywords if more.arg == "padding_idx")]
-    named = any(_last(row).endswith(("padding_idx", "pad_token_id", "pad_index")) for row in rows)
-    return named and _last(node.args[0]).endswith(("vocab_size", "num_embeddings", "n_words"))
+    rows = [*node.args[2:3], *(keyword.value for keyword in node.keywords if keyword.arg == "padding_idx")]
+    is_padding = any(_last(row).endswith(("padding_idx", "pad_token_id", "pad_index")) for row in rows)
+    return is_padding and _last(node.args[0]).endswith(("vocab_size", "num_embeddings", "n_words"))
 
 
 def sizes(configuration: type) -> dict[str, Any]:
     """The whole numbers above 0 that a configuration has when it is told nothing."""
     try:
-        made = configuration()
+        defaults = configuration()
     except Exception as error:
         print(f"{configuration.__name__} has no defaults: {error}", file=sys.stderr)
         return {}
-    found = {key: value for key, value in vars(made).items() if type(value) is int and value > 0}
+    numbers = {key: value for key, value in vars(defaults).items() if type(value) is int and value > 0}
     for alias, key in getattr(configuration, "attribute_map", {}).items():
-        value = getattr(made, key, None)
+        value = getattr(defaults, key, None)
         if type(value) is int and value > 0:
-            found[alias] = value
-    return {key: value for key, value in sorted(found.items()) if not is_neutral(key, value)}
+            numbers[alias] = value
+    return {key: value for key, value in sorted(numbers.items()) if not is_neutral(key, value)}
 
 
 def _keylike(name: str) -> bool:
@@ -217,35 +217,35 @@ def main() -> None:
     root = Path(inspect.getfile(transformers)).parent
     shared = set().union(*(named_in(str(root / f"{name}.py")) for name in SHARED.split()))
     shared |= set(transformers.PreTrainedConfig.__dataclass_fields__)
-    held, keys, inner, told, rows, spelled = {}, {}, {}, {}, {}, {}
+    by_type, keys, inner, counts, rows, spelled = {}, {}, {}, {}, {}, {}
     every = dict(configurations())
     inside = ("vision", "audio", "text", "codec", "mimi")
-    read = {*READERS, *WRAPPERS} | {one for one in every if any(word in one for word in inside)}
-    read |= {one for name in read & every.keys() for one in parts(every[name]).values()}
+    read = {*READERS, *WRAPPERS} | {model_type for model_type in every if any(word in model_type for word in inside)}
+    read |= {model_type for name in read & every.keys() for model_type in parts(every[name]).values()}
     for model_type, configuration in every.items():
-        held[model_type] = classes(configuration)
+        by_type[model_type] = classes(configuration)
         if model_type in read:
             keys[model_type] = by_kind(configuration, shared)
             inner[model_type] = parts(configuration)
-            told[model_type] = sizes(configuration)
+            counts[model_type] = sizes(configuration)
             spelled[model_type] = words(configuration)
             if pads(configuration):
                 rows[model_type] = getattr(configuration, "pad_token_id", None)
     version = {"": [transformers.__version__]}
-    write("transformers_classes.json", version | held)
-    named = {"named": keys, "parts": {key: row for key, row in inner.items() if row}, "sizes": told, "padding": rows}
-    named["words"] = {key: row for key, row in spelled.items() if row}
-    write("transformers_keys.json", {"": sorted(filter(_keylike, shared)), **named})
+    write("transformers_classes.json", version | by_type)
+    tables = {"named": keys, "parts": {key: row for key, row in inner.items() if row}, "sizes": counts, "padding": rows}
+    tables["words"] = {key: row for key, row in spelled.items() if row}
+    write("transformers_keys.json", {"": sorted(filter(_keylike, shared)), **tables})
 
 
 def by_kind(configuration: type, shared: set[str]) -> dict[str, str]:
     """The keys that a type's code names, after the kinds of values that its class takes; of those that it takes as they
     are, the ones that may say a size and that not all types share."""
-    typed = taken(configuration)
-    found = defaultdict(list)
-    for key in sorted(typed.keys() | set(filter(_keylike, named(configuration) - shared))):
-        found[typed.get(key, "")].append(key)
-    return {kinds: " ".join(names) for kinds, names in sorted(found.items())}
+    typed = kinds_of(configuration)
+    by_kinds = defaultdict(list)
+    for key in sorted(typed.keys() | set(filter(_keylike, keys_of(configuration) - shared))):
+        by_kinds[typed.get(key, "")].append(key)
+    return {kinds: " ".join(names) for kinds, names in sorted(by_kinds.items())}
 
 
 if __name__ == "__main__":

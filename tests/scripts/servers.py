@@ -92,13 +92,13 @@ class Row(NamedTuple):
         return output(self.concurrency, self.answer, self.ttft, self.tpot) / (self.tp * self.dp)
 
 
-class Found(NamedTuple):
+class Prediction(NamedTuple):
     """What the library says of a row, in seconds and tokens/s per GPU."""
 
     row: Row
     bare: float
     share: float
-    alone: float
+    prefill: float
     tpot: float
     ttft: float
     rate: float
@@ -110,7 +110,7 @@ class Found(NamedTuple):
             "bare": self.bare / row.tpot,
             "share": self.share / row.tpot,
             "TPOT": self.tpot / row.tpot,
-            "alone": self.alone / row.ttft,
+            "alone": self.prefill / row.ttft,
             "TTFT": self.ttft / row.ttft,
             "tokens": self.rate / row.rate,
         }
@@ -180,9 +180,9 @@ def chunk_of(row: Row) -> int:
     if kind == "vllm":
         return 2 * row.prompt if row.name == "MiniMax-M2.5" and row.gpu.startswith("b") else 8192
     if kind == "trtllm":
-        known = {"gpt-oss-120b": 20_000, "Llama-3.1-70B": 16_384}
+        limits = {"gpt-oss-120b": 20_000, "Llama-3.1-70B": 16_384}
         least = 8192 if "1.2" in row.engine else 0  # since 64af5a7, 2026-01
-        return known.get(row.name) or max(least, (row.concurrency + row.prompt + 127) // 64 * 64)
+        return limits.get(row.name) or max(least, (row.concurrency + row.prompt + 127) // 64 * 64)
     if form(row) == "nvfp4" and "DeepSeek" in row.name:
         return 16_384
     return 8192 if row.name == "DeepSeek-R1" and row.tp == 4 else 32_768
@@ -216,9 +216,9 @@ def kept_of(row: Row) -> Reserve:
     """Memory that the engine is told to leave alone: a tenth of all; of TensorRT-LLM's a share of what weights leave
     (free_gpu_memory_fraction); less for the largest model on four GPUs (--mem-fraction-static 0.95)."""
     if row.engine.startswith("trtllm"):
-        held = planner(row.name, row.gpu, form(row), "bf16", "", reserve=Reserve.none())
+        row_planner = planner(row.name, row.gpu, form(row), "bf16", "", reserve=Reserve.none())
         layout = Layout(tp=row.tp, dp=row.dp, ep=row.ep)
-        left = held.accelerator.memory - held.fullest(layout, 1, row.dp).weights
+        left = row_planner.accelerator.memory - row_planner.fullest(layout, 1, row.dp).weights
         share = 0.1 if (row.prompt, row.answer) not in DRAWN else 0.15 if row.name.startswith("gpt") else 0.2
         return Reserve(Fraction(0), int(max(0, left) * share))
     tight = row.engine.startswith("sglang") and row.tp == 4 and form(row) == "fp8-block" and "DeepSeek" in row.name
@@ -228,17 +228,17 @@ def kept_of(row: Row) -> Reserve:
 def rows() -> list[Row]:
     with (DATA / "servers.csv").open(encoding="utf-8") as file:
         every = list(csv.DictReader(file))
-    found = [
+    table = [
         Row(  # type: ignore[call-arg]
-            one["engine"], one["model"], one["gpu"],
-            *(int(one[key]) for key in ("tp", "dp", "ep", "moe_tp")),  # type: ignore[arg-type]
-            one["weights"], one["experts"],
-            *(int(one[key]) for key in ("concurrency", "prompt", "answer")),
-            float(one["ttft_ms"]) / 1e3, float(one["tpot_ms"]) / 1e3,
+            cells["engine"], cells["model"], cells["gpu"],
+            *(int(cells[key]) for key in ("tp", "dp", "ep", "moe_tp")),  # type: ignore[arg-type]
+            cells["weights"], cells["experts"],
+            *(int(cells[key]) for key in ("concurrency", "prompt", "answer")),
+            float(cells["ttft_ms"]) / 1e3, float(cells["tpot_ms"]) / 1e3,
         )
-        for one in every
+        for cells in every
     ]  # fmt: skip
-    return [mended(row) for row in found]
+    return [mended(row) for row in table]
 
 
 def mended(row: Row) -> Row:
@@ -292,25 +292,25 @@ def held_by(row: Row) -> Planner:
 
 
 @cache
-def timer(held: Planner, prompt: int, answer: int) -> Timer:
+def timer(row_planner: Planner, prompt: int, answer: int) -> Timer:
     lengths = [Lengths(int(SHORTEST * n), n) if (prompt, answer) in DRAWN else n for n in (prompt, answer)]
     load = replace(request(prompt + answer, lengths[0], answer=lengths[1]), rounds=ROUNDS)
-    return Timer(held, load, prompt + answer)
+    return Timer(row_planner, load, prompt + answer)
 
 
-def predict(row: Row) -> Found:
+def predict(row: Row) -> Prediction:
     layout = Layout(tp=row.tp, dp=row.dp, ep=row.ep)
-    held = held_by(row)
-    if faults := held.sharding.faults(layout):
+    row_planner = held_by(row)
+    if faults := row_planner.sharding.faults(layout):
         raise InputError(f"layout {layout}", faults)
-    timing = timer(held, row.prompt, row.answer)
+    timing = timer(row_planner, row.prompt, row.answer)
     pace, point = timing.layout_time(layout), timing.point(layout, row.concurrency)
-    each = -(-row.concurrency // row.dp)
-    step = pace.step(each, row.prompt + row.answer // 2, busy=pace.busy(row.concurrency)).achievable
+    sequences = -(-row.concurrency // row.dp)
+    step = pace.step(sequences, row.prompt + row.answer // 2, busy=pace.busy(row.concurrency)).achievable
     share = row.concurrency * row.prompt / (row.answer * point.prompt_tokens_per_s_gpu * layout.gpus)
     steady = point.steady
     assert steady.tpot
-    return Found(row, step, step + share, point.ttft.achievable, steady.tpot, steady.ttft, point.tokens_per_s_gpu)
+    return Prediction(row, step, step + share, point.ttft.achievable, steady.tpot, steady.ttft, point.tokens_per_s_gpu)
 
 
 def twin(row: Row) -> tuple[object, ...]:
@@ -326,41 +326,41 @@ def cell(row: Row) -> tuple[object, ...]:
 @cache
 def slower() -> dict[tuple[object, ...], dict[int, float]]:
     """Of each server and concurrency the longest TPOT among those of at most a quarter of it."""
-    found: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    by_cell: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     for row in rows():
-        found[cell(row)].append(row)
+        by_cell[cell(row)].append(row)
     return {
         key: {
-            row.concurrency: max((one.tpot for one in ones if 4 * one.concurrency <= row.concurrency), default=0.0)
+            row.concurrency: max((less.tpot for less in ones if 4 * less.concurrency <= row.concurrency), default=0.0)
             for row in ones
         }
-        for key, ones in found.items()
+        for key, ones in by_cell.items()
     }
 
 
 @cache
 def twins() -> dict[tuple[object, ...], float]:
     """The longest TPOT of each kind of server of DeepSeek-V3 and R1, which are of one shape."""
-    found: dict[tuple[object, ...], float] = {}
+    by_twin: dict[tuple[object, ...], float] = {}
     for row in rows():
         if "DeepSeek" in row.name:
-            found[twin(row)] = max(found.get(twin(row), 0.0), row.tpot)
-    return found
+            by_twin[twin(row)] = max(by_twin.get(twin(row), 0.0), row.tpot)
+    return by_twin
 
 
-def gather(every: Iterable[Row], suspect: bool = False) -> tuple[list[Found], Counter[str]]:
+def gather(every: Iterable[Row], suspect: bool = False) -> tuple[list[Prediction], Counter[str]]:
     """What the library says of rows, and of how many it does not and why; `suspect`: of contradicted ones too."""
-    found, without = [], Counter[str]()
+    predictions, without = [], Counter[str]()
     for row in every:
         reason = next((text for text, wrong in SUSPECT.items() if wrong(row)), None)
         if reason and not suspect:
             without[f"left out: {reason}"] += 1
             continue
         try:
-            found.append(predict(row))
+            predictions.append(predict(row))
         except TxcalcError as error:
             without[f"refused: {row.name}: {str(error).splitlines()[0][:90]}"] += 1
-    return found, without
+    return predictions, without
 
 
 def summary(ratios: list[float]) -> str:
@@ -374,17 +374,17 @@ def summary(ratios: list[float]) -> str:
     return f"{at(0.5):5.2f} {at(0.1):5.2f}-{at(0.9):4.2f} {100 * error:5.1f}% {100 * within:3.0f}%"
 
 
-def report(found: list[Found], by: Iterable[str], what: Iterable[str]) -> None:
-    wanted = list(what)
-    heading = "".join(f" | {name + ': median p10-p90 error ≤25%':30}" for name in wanted)
+def report(predictions: list[Prediction], by: Iterable[str], what: Iterable[str]) -> None:
+    names = list(what)
+    heading = "".join(f" | {name + ': median p10-p90 error ≤25%':30}" for name in names)
     for key in by:
-        groups: dict[str, list[Found]] = defaultdict(list)
-        for one in found:
-            groups[KEYS[key](one.row)].append(one)
+        groups: dict[str, list[Prediction]] = defaultdict(list)
+        for prediction in predictions:
+            groups[KEYS[key](prediction.row)].append(prediction)
         wide = max(24, *(len(name) for name in groups))
         print(f"\n{key:{wide}} {'n':>5}{heading}")
         for name, ones in sorted(groups.items()):
-            cells = "".join(f" | {summary([one.ratios[each] for one in ones]):30}" for each in wanted)
+            cells = "".join(f" | {summary([prediction.ratios[name] for prediction in ones]):30}" for name in names)
             print(f"{name:{wide}} {len(ones):5}{cells}")
 
 
@@ -395,11 +395,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rows whose cell contains the text")
     parser.add_argument("--suspect", action="store_true", help="leave no row out")
     parser.add_argument("--every", type=int, default=1, help="each n-th row alone")
-    asked = parser.parse_args()
-    chosen = [row for row in rows() if asked.only in KEYS["version"](row)][:: asked.every]
-    found, without = gather(chosen, asked.suspect)
-    report(found, asked.by, asked.what)
-    kept = [row for row in chosen if asked.suspect or not any(wrong(row) for wrong in SUSPECT.values())]
+    options = parser.parse_args()
+    chosen = [row for row in rows() if options.only in KEYS["version"](row)][:: options.every]
+    predictions, without = gather(chosen, options.suspect)
+    report(predictions, options.by, options.what)
+    kept = [row for row in chosen if options.suspect or not any(wrong(row) for wrong in SUSPECT.values())]
     ours = sum(number for reason, number in without.items() if reason.startswith("refused"))
     print(f"\nof {len(kept)} rows refused: {ours}\n")
     for reason, number in without.most_common():

@@ -32,13 +32,13 @@ def truth(
     """What transformers makes of a config, its FLOPs at these batches and tokens, its cache at these lengths."""
     choice = str(config.get("architectures", "")).endswith("MultipleChoice']")
     points = points or ([[8, 5]] if choice else [[1, 5], [2, 8]])
-    found = [measure(config, "small", batch, tokens, formulas=False) for batch, tokens in points]
+    measurements = [measure(config, "small", batch, tokens, formulas=False) for batch, tokens in points]
     flops = {
         f"{batch}x{tokens}": number
-        for (batch, tokens), one in zip(points, found, strict=True)
-        if (number := one.flops or _on_cpu(config, batch, tokens))
+        for (batch, tokens), measurement in zip(points, measurements, strict=True)
+        if (number := measurement.flops or _on_cpu(config, batch, tokens))
     }
-    whole = {} if found[0].total_params is None else {"whole": found[0].total_params}
+    whole = {} if measurements[0].total_params is None else {"whole": measurements[0].total_params}
     if config["model_type"] in (
         "aimv2",
         "altclip",
@@ -47,18 +47,18 @@ def truth(
         "siglip",
         "siglip2",
     ):  # read with both encoders
-        return {"params": found[0].total_params, "flops": flops}
+        return {"params": measurements[0].total_params, "flops": flops}
     kept = {"cache": {tokens: _kept(config, int(tokens)) for tokens in cache}} if cache else {}
-    return {"params": found[0].params, **whole, "flops": flops, **kept}
+    return {"params": measurements[0].params, **whole, "flops": flops, **kept}
 
 
 def _kept(config: dict[str, Any], tokens: int) -> int:
     """Elements of all tensors that the layers of a cache hold after so many tokens."""
     with torch.no_grad():
         layers = _with_values(config)(torch.zeros(1, tokens, dtype=torch.long), use_cache=True).past_key_values.layers
-    held = [value for layer in layers for value in vars(layer).values()]
-    held += [inner for value in held if isinstance(value, dict) for inner in value.values()]
-    return sum(value.numel() for value in held if torch.is_tensor(value) and value.dim())
+    values = [value for layer in layers for value in vars(layer).values()]
+    values += [inner for value in values if isinstance(value, dict) for inner in value.values()]
+    return sum(value.numel() for value in values if torch.is_tensor(value) and value.dim())
 
 
 def _with_values(config: dict[str, Any]) -> Any:
@@ -74,11 +74,11 @@ def _with_values(config: dict[str, Any]) -> Any:
 def _on_cpu(config: dict[str, Any], batch: int, tokens: int) -> int:
     """FLOPs with values, zeros but for the ids; 0 where it is not known what the class takes."""
     net = _with_values(config)
-    given = inputs_of(net, batch, tokens, None)
-    if isinstance(given, str):
+    inputs = inputs_of(net, batch, tokens, None)
+    if isinstance(inputs, str):
         values = _patches(net, batch)
     else:
-        values = {one.name: torch.zeros_like(blank(one, one.shape), device="cpu") for one in given}
+        values = {tensor.name: torch.zeros_like(blank(tensor, tensor.shape), device="cpu") for tensor in inputs}
     if not values:
         return 0
     if "input_ids" in values:
@@ -90,11 +90,11 @@ def _on_cpu(config: dict[str, Any], batch: int, tokens: int) -> int:
 
 def _patches(net: Any, batch: int) -> dict[str, torch.Tensor]:
     """Patches of a square picture, as many as the table has positions; none where the class takes no patches."""
-    taken, seen = inspect.signature(net.forward).parameters, getattr(net.config, "vision_config", net.config)
-    if "spatial_shapes" not in taken or "input_ids" in taken:
+    parameters, seen = inspect.signature(net.forward).parameters, getattr(net.config, "vision_config", net.config)
+    if "spatial_shapes" not in parameters or "input_ids" in parameters:
         return {}
     number, width = seen.num_patches, seen.num_channels * seen.patch_size**2
-    mask = next(name for name in ("pixel_attention_mask", "attention_mask") if name in taken)
+    mask = next(name for name in ("pixel_attention_mask", "attention_mask") if name in parameters)
     sides = torch.full((batch, 2), isqrt(number))
     return {"pixel_values": torch.zeros(batch, number, width), mask: torch.ones(batch, number), "spatial_shapes": sides}
 
@@ -110,8 +110,8 @@ def main() -> None:
     rows = json.loads(place.read_text())
     for name in sys.argv[1 + towers :] or [name for name, row in rows.items() if {"params", "whole"}.isdisjoint(row)]:
         config = rows[name]["config"]
-        asked = {key: rows[name][key] for key in ("points", "cache") if key in rows[name]}
-        rows[name] = {"config": config, **asked, **(whole(config) if towers else truth(config, **asked))}
+        options = {key: rows[name][key] for key in ("points", "cache") if key in rows[name]}
+        rows[name] = {"config": config, **options, **(whole(config) if towers else truth(config, **options))}
         print(name, {key: value for key, value in rows[name].items() if key != "config"})
     lines = (f"{json.dumps(name)}: {json.dumps(row, separators=(',', ':'))}" for name, row in sorted(rows.items()))
     place.write_text("{\n" + ",\n".join(lines) + "\n}\n")

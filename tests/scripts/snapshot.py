@@ -35,37 +35,37 @@ COMMANDS = {
 }
 
 
-def named(model: str) -> str:
+def file_stem(model: str) -> str:
     """What its files are called: a version's dot is no ending, and a config may have a preset's name."""
     return Path(model).name.replace(".json", ".config")
 
 
-def asked(names: list[str]) -> Iterator[tuple[str, list[str]]]:
+def commands_of(names: list[str]) -> Iterator[tuple[str, list[str]]]:
     """A file's name and its command line: every command of every model, and every model beside the next."""
     for name, following in zip(names, names[1:] + names[:1], strict=True):
         for label, (command, *options) in COMMANDS.items():
-            yield f"{named(name)}.{label}", [command, name, *options, "--json"]
-        yield f"{named(name)}.compare", ["compare", name, following, "--json"]
+            yield f"{file_stem(name)}.{label}", [command, name, *options, "--json"]
+        yield f"{file_stem(name)}.compare", ["compare", name, following, "--json"]
 
 
 def write(folder: Path, names: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for label, line in asked(names):
+    for label, line in commands_of(names):
         result = CliRunner().invoke(app, line)
-        said = result.stdout
+        text = result.stdout
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             print(label, repr(result.exception))
-            said = repr(result.exception)
+            text = repr(result.exception)
         elif result.exit_code > 1:
-            said = f"exit code {result.exit_code}\n{result.stderr}"
-        (folder / f"{label}.json").write_text(said, encoding="utf-8")
+            text = f"exit code {result.exit_code}\n{result.stderr}"
+        (folder / f"{label}.json").write_text(text, encoding="utf-8")
 
 
 def differences(before: Path, after: Path) -> list[str]:
     """Names of files that only one folder has, or that differ."""
-    one, other = ({path.name for path in folder.iterdir()} for folder in (before, after))
-    _, changed, failed = filecmp.cmpfiles(before, after, sorted(one & other), shallow=False)
-    return sorted([*(one ^ other), *changed, *failed])
+    earlier, later = ({path.name for path in folder.iterdir()} for folder in (before, after))
+    _, changed, failed = filecmp.cmpfiles(before, after, sorted(earlier & later), shallow=False)
+    return sorted([*(earlier ^ later), *changed, *failed])
 
 
 def main() -> int:
@@ -76,9 +76,9 @@ def main() -> int:
     words = parser.parse_args()
     folder: Path = words.folder.resolve()
     if words.after:
-        found = differences(folder, words.after)
-        print(*found, f"{len(found)} files differ", sep="\n")
-        return bool(found)
+        names = differences(folder, words.after)
+        print(*names, f"{len(names)} files differ", sep="\n")
+        return bool(names)
     write(folder, presets.names())
     if not words.presets:
         with tempfile.TemporaryDirectory() as home:

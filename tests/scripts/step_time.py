@@ -132,8 +132,8 @@ def megatron() -> Iterator[Row]:
         gpus, tp, pp, dp, cp, ep, vpp, sp, tokens, micro, batch = (int(row[key]) for key in sizes)
         stages = None
         if row["model"] == "llama-3.1-405b" and pp > 1:  # embedding and loss take the place of a layer each
-            each = 128 // (pp * vpp)  # (recipes/llama: account_for_embedding_in_pipeline_split, …_loss_…)
-            stages = (each - 1, *[each] * (pp * vpp - 2), each - 1)
+            per_stage = 128 // (pp * vpp)  # (recipes/llama: account_for_embedding_in_pipeline_split, …_loss_…)
+            stages = (per_stage - 1, *[per_stage] * (pp * vpp - 2), per_stage - 1)
         recipe = Recipe(
             Layout(tp=tp, sp=tp if sp or not old else 1, pp=pp, vpp=vpp, dp=dp, cp=cp, ep=ep),
             micro_batch=micro,
@@ -185,8 +185,8 @@ def measured(row: dict[str, str], recipe: Recipe, gpus: int) -> float:
     tokens = recipe.global_batch * recipe.tokens
     if row["tokens_s"]:
         return tokens / float(row["tokens_s"]) / gpus
-    _, found = published.counted(row["model"], "megatron", recipe.tokens, "blocks", 1)
-    return tokens * found.hfu / (float(row["tflops"]) * 1e12) / gpus
+    _, utilised = published.counted(row["model"], "megatron", recipe.tokens, "blocks", 1)
+    return tokens * utilised.hfu / (float(row["tflops"]) * 1e12) / gpus
 
 
 @dataclass(frozen=True)
@@ -208,22 +208,22 @@ class Verdict:
 
 def judged(source: str | None = None) -> tuple[list[Verdict], list[str]]:
     """Every row that can be predicted, and why others cannot."""
-    found, refused = [], []
+    verdicts, refused = [], []
     for row in rows():
         if source in (None, row.source):
             try:
                 plan = row.plan()
-                found.append(Verdict(row, plan, row.step(plan)))
+                verdicts.append(Verdict(row, plan, row.step(plan)))
             except InputError as error:
                 refused.append(f"{row.what}: {error}")
-    return found, refused
+    return verdicts, refused
 
 
 def summary(verdicts: list[Verdict]) -> str:
-    errors = sorted(abs(each.ratio - 1) for each in verdicts)
-    over = sum(each.floor > 1 for each in verdicts)
+    errors = sorted(abs(verdict.ratio - 1) for verdict in verdicts)
+    over = sum(verdict.floor > 1 for verdict in verdicts)
     ninth = errors[min(len(errors) - 1, int(0.9 * len(errors)))]
-    middle = median(each.ratio for each in verdicts)
+    middle = median(verdict.ratio for verdict in verdicts)
     error = f"error mean {sum(errors) / len(errors):.1%}, median {median(errors):.1%}, p90 {ninth:.1%}"
     return f"{len(verdicts)} rows, predicted ÷ measured {middle:.3f}, {error}, {over} floors above"
 
@@ -235,33 +235,33 @@ def cells() -> None:
             cell = row.what.split()[0], row.model, row.recipe.layout.gpus
             measured.setdefault(cell, {})[row.recipe] = row.seconds
     shares = []
-    for (name, model, gpus), found in measured.items():
+    for (name, model, gpus), seconds_of in measured.items():
         base, kept = Recipe(framework="nanotron"), frozenset({"framework", "recompute"})
         best = Search(described(model), base, cluster(gpus), gpus, 256, kept).run().best
-        first = next((each.recipe for each in best if each.recipe in found), None)
-        shares.append(min(found.values()) / found[first] if first else 0.0)
+        first = next((estimate.recipe for estimate in best if estimate.recipe in seconds_of), None)
+        shares.append(min(seconds_of.values()) / seconds_of[first] if first else 0.0)
         what = f"{first.layout} zero={first.zero} mbs={first.micro_batch}" if first else "none was measured"
         print(f"{name}, nodes: {gpus // 8}: {shares[-1]:.2f}  {what}")
-    print(f"{sum(each >= 0.9 for each in shares)} of {len(shares)} at 0.90 or more of the fastest that was measured")
+    print(f"{sum(share >= 0.9 for share in shares)} of {len(shares)} at 0.90 or more of the fastest that was measured")
 
 
 def main(argv: list[str]) -> None:
     if "--cells" in argv:
         return cells()
-    asked = [word for word in argv if not word.startswith("--")]
-    verdicts, refused = judged(asked[0] if asked else None)
+    words = [word for word in argv if not word.startswith("--")]
+    verdicts, refused = judged(words[0] if words else None)
     groups: dict[str, list[Verdict]] = {}
-    for each in verdicts:
-        dense = "" if each.row.recipe.layout.ep == 1 else " experts"
-        name = each.row.machine.accelerator.name
-        for title in (f"{each.row.source}{dense}", f"{each.row.source}{dense} {name}"):
-            groups.setdefault(title, []).append(each)
+    for verdict in verdicts:
+        dense = "" if verdict.row.recipe.layout.ep == 1 else " experts"
+        name = verdict.row.machine.accelerator.name
+        for title in (f"{verdict.row.source}{dense}", f"{verdict.row.source}{dense} {name}"):
+            groups.setdefault(title, []).append(verdict)
     for name, group in sorted(groups.items()):
         print(f"{name}: {summary(group)}")
     print(f"{len(refused)} rows cannot be laid out" + (f", the first: {refused[0]}" if refused else ""))
     if "--rows" in argv:
-        for each in verdicts:
-            print(f"{each.ratio:6.3f} {each.floor:6.3f}  {each.row.what}")
+        for verdict in verdicts:
+            print(f"{verdict.ratio:6.3f} {verdict.floor:6.3f}  {verdict.row.what}")
 
 
 if __name__ == "__main__":

@@ -48,18 +48,18 @@ subject.LONG = 7, 5  # tokens and encoder positions of what is kept and moved
 
 def drawn(chance: int) -> dict[str, Any]:
     """One description: the second that Hypothesis draws, for the first is always the simplest."""
-    made: list[dict[str, Any]] = []
+    examples: list[dict[str, Any]] = []
 
     @seed(chance)
     @settings(
         max_examples=2, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
     )
     @given(descriptions)
-    def each(description: dict[str, Any]) -> None:
-        made.append(description)
+    def keep(description: dict[str, Any]) -> None:
+        examples.append(description)
 
-    each()
-    return made[-1]
+    keep()
+    return examples[-1]
 
 
 def one_of_each(stack: Stack) -> Stack:
@@ -71,16 +71,16 @@ def one_of_each(stack: Stack) -> Stack:
 def tried(number: int, chance: int) -> dict[str, Any]:
     """What the oracles say of a description."""
     description = drawn(1_000_000 * chance + number)
-    found = {"seed": chance, "number": number, "description": json.dumps(description, sort_keys=True)}
+    record = {"seed": chance, "number": number, "description": json.dumps(description, sort_keys=True)}
     try:
         model = build(description, "drawn")
     except TxcalcError as error:
-        return found | {"said": f"refused: {str(error)[:60]}"}
-    found["structure"] = " ".join(sorted(unit.key for unit in units(model)))
+        return record | {"said": f"refused: {str(error)[:60]}"}
+    record["structure"] = " ".join(sorted(unit.key for unit in units(model)))
     try:
-        return found | run(replace(model, root=model.root.with_stacks(one_of_each)))
+        return record | run(replace(model, root=model.root.with_stacks(one_of_each)))
     except Exception as error:  # its module cannot be run, though the description is taken
-        return found | {"said": "crashed", "why": repr(error)}
+        return record | {"said": "crashed", "why": repr(error)}
 
 
 class Small(Subject):
@@ -88,8 +88,8 @@ class Small(Subject):
 
     def at_one_length(self, device: str = "cpu") -> tuple[OneSize, SizePoint]:
         point = SizePoint(B, *super().at_one_length("cpu")[1][1:])
-        given = SizePoint(BATCH, *point[1:])
-        return OneSize(lambda: self.inputs(given, "cpu"), f"all B, {given}", BATCH), point
+        size = SizePoint(BATCH, *point[1:])
+        return OneSize(lambda: self.inputs(size, "cpu"), f"all B, {size}", BATCH), point
 
 
 def run(model: Model) -> dict[str, Any]:
@@ -112,27 +112,27 @@ def main() -> int:
     about.add_argument("--seed", type=int, default=1)
     about.add_argument("--seconds", type=float, default=500, help="after which no other is tried")
     about.add_argument("--jobs", type=int, default=1)
-    asked = about.parse_args()
-    done = [json.loads(line) for line in asked.results.read_text().splitlines()] if asked.results.is_file() else []
-    known, end = {one["structure"] for one in done if "structure" in one}, time.monotonic() + asked.seconds
-    first = 1 + max((one["number"] for one in done if one["seed"] == asked.seed), default=-1)
+    options = about.parse_args()
+    done = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.is_file() else []
+    structures, end = {row["structure"] for row in done if "structure" in row}, time.monotonic() + options.seconds
+    first = 1 + max((row["number"] for row in done if row["seed"] == options.seed), default=-1)
     # What torch keeps of the modules it computed grows by some 50 MB per structure.
-    with Pool(asked.jobs, maxtasksperchild=40) as pool, asked.results.open("a") as out:
-        for one in pool.imap(partial(tried, chance=asked.seed), range(first, first + 100 * asked.number)):
-            if time.monotonic() > end or len(known) >= asked.number:
+    with Pool(options.jobs, maxtasksperchild=40) as pool, options.results.open("a") as out:
+        for row in pool.imap(partial(tried, chance=options.seed), range(first, first + 100 * options.number)):
+            if time.monotonic() > end or len(structures) >= options.number:
                 break
-            if one.get("structure") in known:
+            if row.get("structure") in structures:
                 continue
-            known |= {one["structure"]} if "structure" in one else set()
-            done.append(one)
-            out.write(json.dumps(one, ensure_ascii=False) + "\n")
+            structures |= {row["structure"]} if "structure" in row else set()
+            done.append(row)
+            out.write(json.dumps(row, ensure_ascii=False) + "\n")
             out.flush()
-    for one in done:
-        if one["said"] in ("refuted", "crashed"):
-            print(one["seed"], one["number"], one["said"], one["why"], one["description"], sep="\n  ")
-    counts = Counter(one["said"] for one in done)
-    print(", ".join(f"{said} {times:,}" for said, times in counts.most_common()), end="; ")
-    print(f"{len(known):,} structures, {sum(one.get('figures', 0) for one in done):,} figures")
+    for row in done:
+        if row["said"] in ("refuted", "crashed"):
+            print(row["seed"], row["number"], row["said"], row["why"], row["description"], sep="\n  ")
+    counts = Counter(row["said"] for row in done)
+    print(", ".join(f"{outcome} {times:,}" for outcome, times in counts.most_common()), end="; ")
+    print(f"{len(structures):,} structures, {sum(row.get('figures', 0) for row in done):,} figures")
     return int(counts["refuted"] + counts["crashed"] > 0)
 
 

@@ -101,25 +101,25 @@ def answers() -> dict[str, tuple[int, str]]:
     from txcalc.evidence.known import show_known
     from txcalc.planning.gradients import training_flops
 
-    found: dict[str, tuple[int, str]] = {}
+    table: dict[str, tuple[int, str]] = {}
     for name in MODELS:
         model = load(name)
         tables = repr([as_tables(stack) for stack in model.description.stacks.values()])
         described = f"{name} {crc32(tables.encode()):08x}"
-        for given in WORKLOADS:
-            if "past" in given and not model.decodes:
+        for sizes in WORKLOADS:
+            if "past" in sizes and not model.decodes:
                 continue
-            work: dict[str, Any] = {"batch": 1, "tokens": min(model.usual_tokens, given.get("tokens", 2048)), **given}
+            work: dict[str, Any] = {"batch": 1, "tokens": min(model.usual_tokens, sizes.get("tokens", 2048)), **sizes}
             shown, kept = model.ledger(**work), model.ledger(**work, keep_scores=True)
             figures = {
                 quantity: shown.total(quantity)
                 for quantity in ("params", "active", "flops", "flops_masked", "cache", "saved")
             }
             figures |= {"training": training_flops(shown), "saved_kept": kept.total("saved")}
-            known = show_known(model, shown, kept)
+            evidence = show_known(model, shown, kept)
             for quantity, figure in figures.items():
-                found[f"{described} {given} {quantity}"] = int(figure), known[quantity].how
-    return found
+                table[f"{described} {sizes} {quantity}"] = int(figure), evidence[quantity].how
+    return table
 
 
 def run(file: str = "", source: str = "", ask: Callable[[], Any] = answers) -> Any:
@@ -147,16 +147,16 @@ def run(file: str = "", source: str = "", ask: Callable[[], Any] = answers) -> A
 
 def called() -> list[str]:
     """The functions of the package that run for the answers, as "FILE NAME"."""
-    found = set[str]()
+    functions = set[str]()
 
     def note(frame: Any, event: str, _: Any) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(str(PACKAGE)):
-            found.add(f"{os.path.relpath(frame.f_code.co_filename, PACKAGE)} {frame.f_code.co_name}")
+            functions.add(f"{os.path.relpath(frame.f_code.co_filename, PACKAGE)} {frame.f_code.co_name}")
 
     sys.setprofile(note)
     answers()
     sys.setprofile(None)
-    return sorted(found)
+    return sorted(functions)
 
 
 SWAPS: dict[type, type] = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add}
@@ -205,8 +205,8 @@ def _edits(tree: ast.Module, path: Path, functions: set[str]) -> Iterator[tuple[
             elif isinstance(node, ast.Constant) and type(node.value) is int:
                 yield node, lambda node=node: setattr(node, "value", node.value + 1)
             elif isinstance(node, ast.Attribute) and node.attr in names and len(names) > 1:
-                other = names[(names.index(node.attr) + 1) % len(names)]
-                yield node, lambda node=node, other=other: setattr(node, "attr", other)
+                attribute = names[(names.index(node.attr) + 1) % len(names)]
+                yield node, lambda node=node, attribute=attribute: setattr(node, "attr", attribute)
 
 
 def tampered(tamper: Tamper) -> Any:
@@ -221,9 +221,9 @@ def tampered(tamper: Tamper) -> Any:
 
 def faults(honest: dict[str, tuple[int, str]], tampered: dict[str, tuple[int, str]]) -> tuple[int, list[str]]:
     """How many figures of models with the same description are others, and which of them are still marked."""
-    other = [name for name, (figure, _) in tampered.items() if name in honest and figure != honest[name][0]]
-    return len(other), [
-        f"{name}: {tampered[name]}, not {honest[name][0]:,}" for name in other if tampered[name][1] in SURE
+    changed = [name for name, (figure, _) in tampered.items() if name in honest and figure != honest[name][0]]
+    return len(changed), [
+        f"{name}: {tampered[name]}, not {honest[name][0]:,}" for name in changed if tampered[name][1] in SURE
     ]
 
 
@@ -233,24 +233,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--by-hand", action="store_true", help="only those of TAMPERS")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     honest = run()
     assert isinstance(honest, dict), honest
     marked = sum(how in SURE for _, how in honest.values())
     print(f"{len(honest):,} figures, {marked:,} of them proved, listed or measured")
     wrong, changed, kept = 0, 0, 0
-    tampers = chain(TAMPERS, () if asked.by_hand else drawn(asked.seed, set(run(ask=called))))
-    with ThreadPoolExecutor(asked.jobs) as pool:
-        while changed < len(TAMPERS) + asked.drawn and (batch := list(islice(tampers, 4 * asked.jobs))):
-            for tamper, found in zip(batch, pool.map(tampered, batch), strict=True):
-                if isinstance(found, str):
-                    print(f"fails    {tamper.name}: {found}")
+    tampers = chain(TAMPERS, () if options.by_hand else drawn(options.seed, set(run(ask=called))))
+    with ThreadPoolExecutor(options.jobs) as pool:
+        while changed < len(TAMPERS) + options.drawn and (batch := list(islice(tampers, 4 * options.jobs))):
+            for tamper, result in zip(batch, pool.map(tampered, batch), strict=True):
+                if isinstance(result, str):
+                    print(f"fails    {tamper.name}: {result}")
                     continue
-                number, still = faults(honest, found)
+                number, still = faults(honest, result)
                 changed += number > 0
                 wrong += bool(still)
                 kept += number == 0
-                same = "no figure" if found.keys() == honest.keys() else "another model"
+                same = "no figure" if result.keys() == honest.keys() else "another model"
                 verdict = "MARKED  " if still else "unmarked" if number else same
                 print("\n    ".join([f"{verdict} {tamper.name}: {number} figures differ", *still[:3]]))
     print(f"{changed} edits change figures, {kept} change none; {wrong} leave a wrong figure marked")

@@ -3,12 +3,11 @@
 Every row of `tests/data/serving/throughput.csv` is a run of `trtllm-bench throughput`: so many requests of one length,
 all there at the start, first come, first served. It is simulated request by request (`planning.serving.simulation`)
 with what the benchmark sets: sequences and tokens of a step from the memory that is left
-(tensorrt_llm/bench/build/tuning.py), the cache 95 % of what is free, no request
-admitted that its whole answer has no pages for, and attention's data
-parallelism for models of experts (docs/source/performance/perf-overview.md at 00f3768). Each expert is sliced over all
-ranks: the page's columns are named TP8 (--ep is 1 unless given), where its later versions have DEP8. With whole experts
-on ranks of their own rates come out 1.0 to 1.5 times as high: that the slices are meant was seen with all 27 rows of
-experts in view.
+(tensorrt_llm/bench/build/tuning.py), the cache 95 % of what is free, no request admitted that its whole answer has no
+pages for, and attention's data parallelism for models of experts (docs/source/performance/perf-overview.md at 00f3768).
+Each expert is sliced over all ranks: the page's columns are named TP8 (--ep is 1 unless given), where its later
+versions have DEP8. With whole experts on ranks of their own rates come out 1.0 to 1.5 times as high: that the slices
+are meant was seen with all 27 rows of experts in view.
 
 Ranks that share experts wait for the slowest of them in every step. They begin in step, each with as many requests, and
 prompts of one length keep them there; whatever else differs does not (what that costs: docs/source/blogs/tech_blog/
@@ -66,30 +65,30 @@ def rows() -> list[Row]:
     with (DATA / "throughput.csv").open(encoding="utf-8") as file:
         return [
             Row(
-                one["model"], one["gpu"], int(one["tp"]), one["weights"], one["kv"], int(one["prompt"]),
-                int(one["answer"]), float(one["tokens_per_s"]),
+                cells["model"], cells["gpu"], int(cells["tp"]), cells["weights"], cells["kv"], int(cells["prompt"]),
+                int(cells["answer"]), float(cells["tokens_per_s"]),
             )
-            for one in csv.DictReader(file)
+            for cells in csv.DictReader(file)
         ]  # fmt: skip
 
 
 @cache
 def planner(model: str, gpu: str, weights: str, kv: str) -> Planner:
-    kind, known = hardware.load(gpu), profile("trtllm")
-    assert known
-    memory = EngineMemory(known, kind, 8192)
+    kind, engine_profile = hardware.load(gpu), profile("trtllm")
+    assert engine_profile
+    memory = EngineMemory(engine_profile, kind, 8192)
     how = engine(load(model), weights, kv, 32, 8192, Reserve.none(), memory)
     return Planner(load(model), kind, how)
 
 
 def predict(row: Row) -> tuple[float, int, int]:
     """Tokens of answers a second; sequences at once, and tokens of a step."""
-    held = planner(row.model, row.gpu, row.weights, row.kv)
-    layout = Layout(dp=row.tp, etp=row.tp) if held.sharding.has_experts else Layout(tp=row.tp)
+    row_planner = planner(row.model, row.gpu, row.weights, row.kv)
+    layout = Layout(dp=row.tp, etp=row.tp) if row_planner.sharding.has_experts else Layout(tp=row.tp)
     whole = row.prompt + row.answer
-    timing = timer(held, row.prompt, row.answer)
-    pool = int(held.fullest(layout, whole, 1).pool * FREE)
-    (rank, *_) = held.ranks(layout)
+    timing = timer(row_planner, row.prompt, row.answer)
+    pool = int(row_planner.fullest(layout, whole, 1).pool * FREE)
+    (rank, *_) = row_planner.ranks(layout)
     most = pool // rank.pages_bytes(whole)
     sequences, tokens = tuned(most * layout.dp, row.prompt, row.answer)
     inside, mine = min(most, sequences), ceil(REQUESTS[row.prompt, row.answer] / layout.dp)

@@ -41,8 +41,8 @@ def numbers(value: Any) -> Any:
 def pictures(net: Any, tower: Model, tokens: int) -> Any:
     vision = tower.raw["vision"]
     side = vision.get("image", SIDE * vision["patch"])
-    more = {"image_sizes": numbers([[side, side]])} if "image" not in vision else {}
-    net.get_image_features(pixel_values=filled(0, 1, vision.get("channels", 3), side, side), **more)
+    options = {"image_sizes": numbers([[side, side]])} if "image" not in vision else {}
+    net.get_image_features(pixel_values=filled(0, 1, vision.get("channels", 3), side, side), **options)
 
 
 def frames(net: Any, tower: Model, tokens: int, height: int = SIDE, width: int = SIDE) -> Any:
@@ -169,8 +169,8 @@ def spectrum(net: Any, tower: Model, tokens: int) -> None:
     bands = next(number for number in (
         getattr(a, "audio_embed_dim", None), getattr(a, "input_dim", None),
         4 * (getattr(a, "subsampling_conv_channels", [0])[0] // 4)) if number)  # fmt: skip
-    made = tower.root.projector  # type: ignore[attr-defined]
-    frames = tokens // made.makes * made.reads * (4 if hasattr(a, "subsampling_conv_channels") else 1)
+    projector = tower.root.projector  # type: ignore[attr-defined]
+    frames = tokens // projector.makes * projector.reads * (4 if hasattr(a, "subsampling_conv_channels") else 1)
     mask = () if hasattr(a, "input_dim") else (filled(1, 1, frames, whole=True).bool(),)
     net.get_audio_features(filled(0, 1, frames, bands), *mask)
 
@@ -187,10 +187,10 @@ def waves(net: Any, tower: Model, tokens: int) -> None:
     """One of two codecs, and its part of the projector."""
     name = "acoustic" if "acoustic" in tower.name else "semantic"
     codec, between = getattr(net, f"{name}_tokenizer_encoder"), net.multi_modal_projector
-    made = codec(filled(0, 1, codec.config.channels, tokens * math.prod(codec.config.downsampling_ratios))).latents
+    output = codec(filled(0, 1, codec.config.channels, tokens * math.prod(codec.config.downsampling_ratios))).latents
     parts = (getattr(between, f"{name}_{part}") for part in ("linear_1", "norm", "linear_2"))
     for part in parts:
-        made = part(made)
+        output = part(output)
 
 
 Run = Callable[[Any, Model, int], Any]
@@ -228,65 +228,65 @@ def compared(cls: str, config: Mapping[str, Any], run: Run) -> tuple[Model, int,
     model = build(*describe(config))
     kind, most, modules = OF.get(run, ("vision", SIDE**2, ""))
     tower = model.towers[kind]
-    made = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
+    parsed = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
     with torch.device("meta"):
-        net = getattr(transformers, cls)._from_config(made, attn_implementation="eager").eval()
+        net = getattr(transformers, cls)._from_config(parsed, attn_implementation="eager").eval()
     net.requires_grad_(False)
-    own = [child for name, child in net.named_modules() if _of_tower(name, kind, modules)]
-    params = sum({weight: weight.numel() for child in own for weight in child.parameters(recurse=False)}.values())
+    layers = [child for name, child in net.named_modules() if _of_tower(name, kind, modules)]
+    params = sum({weight: weight.numel() for child in layers for weight in child.parameters(recurse=False)}.values())
     where = "meta" if run in META and (tower.root.fixed or 0) > 500 else "cpu"
     if where == "cpu":
-        for child in own:
+        for child in layers:
             child.to_empty(device="cpu", recurse=False)
             for tensor in (*child.parameters(recurse=False), *child.buffers(recurse=False)):
                 tensor.data.zero_()
-    made = tower.root.projector  # type: ignore[attr-defined]
-    tokens = tower.root.fixed or most // made.reads * made.makes
+    projector = tower.root.projector  # type: ignore[attr-defined]
+    tokens = tower.root.fixed or most // projector.reads * projector.makes
     with torch.no_grad(), torch.device(where), FlopCounterMode(display=False) as counter:
-        more = run(net, tower, tokens)
-    found = counter.get_total_flops() - (more if type(more) is int else 0)
+        uncounted = run(net, tower, tokens)
+    measured = counter.get_total_flops() - (uncounted if type(uncounted) is int else 0)
     ledger = tower.ledger(tokens=tokens, source=tokens + tower.root.prompt if tower.root.prompt else None)
-    both = {"params": (ledger.total("params"), params), "flops": (ledger.total("flops"), found)}
-    return tower, tokens, both
+    sums = {"params": (ledger.total("params"), params), "flops": (ledger.total("flops"), measured)}
+    return tower, tokens, sums
 
 
 def _of_tower(name: str, kind: str, modules: str) -> bool:
     """Whether a module is of the towers of a kind, not of the language model or of the other kind."""
     if modules:
-        return any(name.find(one) >= 0 for one in modules.split())
+        return any(name.find(module) >= 0 for module in modules.split())
     steps = set(name.split("."))
-    others = ("audio",) if kind == "vision" else ("visual", "vision")
-    rest = any(step.find(other) >= 0 for step in steps for other in others)
+    words = ("audio",) if kind == "vision" else ("visual", "vision")
+    rest = any(step.find(word) >= 0 for step in steps for word in words)
     return not rest and not steps & {"language_model", "text_model", "lm_head", "embed_tokens"}
 
 
 def published() -> dict[str, dict[str, Any]]:
     """Multimodal configs of real sizes."""
     files = [json.loads((DATA / f"{name}.json").read_text()) for name in ("configs", "wild")]
-    found = {name: row.get("config", row) for rows in files for name, row in rows.items() if isinstance(row, dict)}
-    named = ("llava llava-1.5-7b", "mistral3 mistral-small-3.1-24b", "qwen2_5_vl qwen2.5-vl-7b")
-    found |= {name.split()[1]: SMALL[name]["config"] for name in named}
-    return {name: config for name, config in found.items() if {"vision_config", "audio_config"} & config.keys()}
+    configs = {name: row.get("config", row) for rows in files for name, row in rows.items() if isinstance(row, dict)}
+    names = ("llava llava-1.5-7b", "mistral3 mistral-small-3.1-24b", "qwen2_5_vl qwen2.5-vl-7b")
+    configs |= {name.split()[1]: SMALL[name]["config"] for name in names}
+    return {name: config for name, config in configs.items() if {"vision_config", "audio_config"} & config.keys()}
 
 
 def main() -> None:
     runs = [(config["model_type"], cls, run) for cls, config, run in CASES.values()]
     runs += [("qwen3_5", "Qwen3_5Model", frames), ("qwen3_5_moe", "Qwen3_5MoeModel", frames)]
     kept: dict[str, tuple[Model, dict[str, QuantityEvidence | None]]] = {}
-    asked = {name: config for name, config in published().items() if not sys.argv[1:] or name in sys.argv[1:]}
-    pairs = [(*one, cls, run) for one in asked.items() for kind, cls, run in runs if kind == one[1]["model_type"]]
+    configs = {name: config for name, config in published().items() if not sys.argv[1:] or name in sys.argv[1:]}
+    pairs = [(*item, cls, run) for item in configs.items() for kind, cls, run in runs if kind == item[1]["model_type"]]
     for name, config, cls, run in pairs:
         try:
-            tower, tokens, both = compared(cls, config, run)
+            tower, tokens, sums = compared(cls, config, run)
         except Exception as error:
             print(name, "not run:", type(error).__name__, str(error)[:200])
             continue
-        print(name, tokens, both)
-        if all(ours == theirs for ours, theirs in both.values()):
+        print(name, tokens, sums)
+        if all(ours == theirs for ours, theirs in sums.values()):
             where = f"beside transformers' module, {tokens:,} tokens"
-            named = f"{name}, {OF[run][0]}" if run in OF else name
+            title = f"{name}, {OF[run][0]}" if run in OF else name
             formulas = Formulas(with_numbers(tower))
-            kept[named] = tower, {one: QuantityEvidence(formulas.digest(one), "measured", where, ()) for one in both}
+            kept[title] = tower, {item: QuantityEvidence(formulas.digest(item), "measured", where, ()) for item in sums}
     from txcalc.verification.record import store
 
     store(kept)

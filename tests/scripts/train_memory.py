@@ -52,8 +52,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", action="store_true", help="every row too")
     parser.add_argument("--data", type=Path, default=DATA, help="another table of the same columns")
-    asked = parser.parse_args()
-    with asked.data.open() as file:
+    options = parser.parse_args()
+    with options.data.open() as file:
         rows = list(csv.DictReader(file))
     runs_of = {"megatron": megatron, "nanotron": nanotron, "sane": sane, "litgpt": litgpt}
     for name, runs in runs_of.items():
@@ -63,10 +63,10 @@ def main() -> None:
             if row["framework"] == ("nanotron" if name == "sane" else name)
             for predicted, measured in runs(row)
         ]
-        report(name, errors, asked.rows)
+        report(name, errors, options.rows)
         sizes = {row["model"] for _, row in errors} if name in ("nanotron", "sane") else ()
         for size in sorted(sizes):
-            report(size.rsplit("-", 1)[-1].rjust(9), [each for each in errors if each[1]["model"] == size], False)
+            report(size.rsplit("-", 1)[-1].rjust(9), [error for error in errors if error[1]["model"] == size], False)
     tried = [row for row in rows if row["framework"] == "nanotron"]
     fits(tried)
 
@@ -94,9 +94,9 @@ def fits(rows: list[dict[str, str]]) -> None:
         fitting = plan is not None and plan.fullest.reserved <= H100.memory
         right[row["outcome"]] += fitting == (row["outcome"] == "ran")
     if total["ran"]:
-        both = sum(right.values()), sum(total.values())
-        said = ", ".join(f"{kind} {right[kind]} of {total[kind]}" for kind in total)
-        print(f"fits      {both[1]:5} rows: right in {both[0]} ({100 * both[0] / both[1]:.1f} %): {said}")
+        sums = sum(right.values()), sum(total.values())
+        counts = ", ".join(f"{kind} {right[kind]} of {total[kind]}" for kind in total)
+        print(f"fits      {sums[1]:5} rows: right in {sums[0]} ({100 * sums[0] / sums[1]:.1f} %): {counts}")
 
 
 def megatron(row: dict[str, str]) -> Iterator[tuple[int, float]]:
@@ -123,9 +123,9 @@ def first(plan: Ranks, waited: bool) -> int:
     rank = next(rank for rank in plan.ranks if rank.rank == 0)
     pieces, before = Pipeline(plan.model, plan.recipe).of_stage(0), plan.recipe.layout.pp - 1
     if waited and before:
-        own = rank.bytes["saved"] if sum(rank.in_flight) > before else 0
+        first_saved = rank.bytes["saved"] if sum(rank.in_flight) > before else 0
         less, lent = (profiles.queued_bytes(plan.recipe, pieces, rounds) for rounds in (before, before + 1))
-        rank = replace(rank, collective_bytes=rank.collective_bytes - lent + max(0, less - own))
+        rank = replace(rank, collective_bytes=rank.collective_bytes - lent + max(0, less - first_saved))
     return rank.reserved
 
 
@@ -161,10 +161,10 @@ def planned(row: dict[str, str]) -> Ranks | None:
     number = {key: int(row[key]) for key in ("tp", "pp", "dp", "cp", "ep", "zero", "seq", "mbs", "accumulation")}
     axes = {key: number[key] for key in ("tp", "pp", "dp", "cp", "ep")}
     layout = Layout(sp=number["tp"], **axes)
-    more: dict[str, Any] = {"zero": number["zero"] if layout.dp * layout.cp > 1 else 0}
+    options: dict[str, Any] = {"zero": number["zero"] if layout.dp * layout.cp > 1 else 0}
     if row["framework"] == "megatron":
-        more |= {"fused_loss": True, "context": "ulysses"}  # --cross-entropy-fusion-impl te, --cp-comm-type a2a
-    recipe = Recipe(layout, number["mbs"], number["accumulation"], number["seq"], framework=row["framework"], **more)
+        options |= {"fused_loss": True, "context": "ulysses"}  # --cross-entropy-fusion-impl te, --cp-comm-type a2a
+    recipe = Recipe(layout, number["mbs"], number["accumulation"], number["seq"], framework=row["framework"], **options)
     try:
         return memory(model_of(row["framework"], row["model"], row["layers"], number["tp"]), recipe)
     except InputError:  # more stages than layers: such runs failed, and nothing is predicted of them

@@ -55,8 +55,8 @@ class Figure(NamedTuple):
 def counted(source: str, name: str, tokens: int, recompute: str, pp: int) -> tuple[Model, Any]:
     """The utilisation at one token a second of a peak of one: FLOPs per token."""
     model = load(source)
-    (found,) = utilisation(model, model.ledger(1, tokens), 1.0, 1.0, recompute, pp, names=(name,))
-    return model, found
+    (entry,) = utilisation(model, model.ledger(1, tokens), 1.0, 1.0, recompute, pp, names=(name,))
+    return model, entry
 
 
 def rows(name: str) -> Iterator[dict[str, str]]:
@@ -74,15 +74,15 @@ def foundry() -> Iterator[Figure]:
     rate lacks its fraction, half a token a second on average, with which both were computed (061f2c7c,
     tests/scripts/train/benchmarking/collect_results.py: 'Throughput (T/s/GPU)': int(…))."""
     for row in rows("llm-foundry.csv"):
-        model, found = counted(
+        model, entry = counted(
             mpt(row["model"], int(row["tokens"])), "llm-foundry", int(row["tokens"]), row["recompute"], 1
         )
         assert model.params == int(row["params"]), row
         peak = hardware.load(row["gpu"]).peak("fp8" if row["precision"] == "amp_fp8" else "bf16")
         scale = 100 * (float(row["tokens_s"]) + 0.5) / peak
         what = f"{row['model']} {row['gpu']}:{row['gpus']} T={row['tokens']}"
-        yield Figure("llm-foundry MFU", what, float(row["mfu"]), found.mfu * scale)
-        yield Figure("llm-foundry HFU", what, float(row["hfu"]), found.hfu * scale)
+        yield Figure("llm-foundry MFU", what, float(row["mfu"]), entry.mfu * scale)
+        yield Figure("llm-foundry HFU", what, float(row["hfu"]), entry.hfu * scale)
 
 
 def nanotron() -> Iterator[Figure]:
@@ -90,17 +90,17 @@ def nanotron() -> Iterator[Figure]:
     for row in rows("nanotron.csv"):
         if not row["mfu"]:
             continue
-        _, found = counted(NANOTRON[row["model"]], "nanotron", 4096, "none", int(row["pp"]))
+        _, entry = counted(NANOTRON[row["model"]], "nanotron", 4096, "none", int(row["pp"]))
         what = f"{row['model']} tp={row['tp']} pp={row['pp']} dp={row['dp']}"
-        yield Figure("nanotron MFU", what, float(row["mfu"]), 100 * found.mfu * float(row["tokens_s"]) / peak)
+        yield Figure("nanotron MFU", what, float(row["mfu"]), 100 * entry.mfu * float(row["tokens_s"]) / peak)
 
 
 def bridge() -> Iterator[Figure]:
     """TFLOP/s from the printed tokens per second, in percent of the printed TFLOP/s."""
     for row in rows("megatron.csv"):
         if row["source"] == "megatron-bridge":
-            _, found = counted(row["model"], "megatron-lm", int(row["tokens"]), "none", 1)
-            ours = found.mfu * float(row["tokens_s"]) / 1e12
+            _, entry = counted(row["model"], "megatron-lm", int(row["tokens"]), "none", 1)
+            ours = entry.mfu * float(row["tokens_s"]) / 1e12
             what = f"{row['model']} {row['gpu']}:{row['gpus']}"
             yield Figure("Megatron-Bridge TFLOP/s, %", what, 100.0, 100 * ours / float(row["tflops"]))
 
@@ -114,8 +114,8 @@ def papers() -> Iterator[Figure]:
     turing = GPT.format(width=20_480, layers=105, heads=128, inner=4 * 20_480)
     rate = 65_430 / 2240 / 312e12
     for name, published in (("6n", 29.7), ("palm", 30.2)):
-        _, found = counted(turing, name, 2048, "none", 1)
-        yield Figure("MT-NLG MFU", f"65.43K tokens/s, 2,240 A100, as {name}", published, 100 * found.mfu * rate)
+        _, entry = counted(turing, name, 2048, "none", 1)
+        yield Figure("MT-NLG MFU", f"65.43K tokens/s, 2,240 A100, as {name}", published, 100 * entry.mfu * rate)
     # "BF16 MFU of 38-43 %": TFLOP/s are printed to tens, so that 400 may be 405.
     yield Figure("Llama 3 MFU", "430 TFLOP/s of 989 (8,192 GPUs)", 43, 100 * 430 / 989)
     yield Figure("Llama 3 MFU", "400 TFLOP/s of 989 (16,384 GPUs)", 41, 100 * 400 / 989)
@@ -132,8 +132,8 @@ def zero() -> Iterator[Figure]:
     model = load(GPT.format(width=4096, layers=36, heads=32, inner=16_384))
     for stage, published in enumerate((120, 31.4, 16.6, 1.9)):
         recipe = Recipe(Layout(dp=64), framework="deepspeed", zero=stage, tokens=64)
-        held = sum(memory(model, recipe).fullest.state)
-        yield Figure("ZeRO figure 1, GB", f"stage {stage}", published, 7.5 * held / model.params)
+        state_bytes = sum(memory(model, recipe).fullest.state)
+        yield Figure("ZeRO figure 1, GB", f"stage {stage}", published, 7.5 * state_bytes / model.params)
 
 
 # Narayanan et al. 2021 (arXiv 2104.04473), table 2: width, layers, heads, GPUs, TFLOP/s, days for 300 B tokens.
@@ -148,8 +148,8 @@ DAYS = [
 def days() -> Iterator[Figure]:
     for width, layers, heads, gpus, teraflops, published in DAYS:
         source = GPT.format(width=width, layers=layers, heads=heads, inner=4 * width)
-        _, found = counted(source, "megatron", 2048, "blocks", 1)
-        seconds = 300e9 * found.hfu / (gpus * teraflops * 1e12)
+        _, entry = counted(source, "megatron", 2048, "blocks", 1)
+        seconds = 300e9 * entry.hfu / (gpus * teraflops * 1e12)
         yield Figure("Megatron days", f"{gpus} GPUs at {teraflops} TFLOP/s", published, seconds / 86_400)
 
 
@@ -162,13 +162,13 @@ def main() -> None:
     for figure in all_figures():
         groups.setdefault(figure.source, []).append(figure)
     for source, figures in groups.items():
-        worst = max(figures, key=lambda each: each.off)
+        worst = max(figures, key=lambda entry: entry.off)
         if len(figures) > 4:
-            line = f"median {median(each.off for each in figures):.3f}, largest {worst.off:.3f} ({worst.what})"
+            line = f"median {median(entry.off for entry in figures):.3f}, largest {worst.off:.3f} ({worst.what})"
             print(f"{source}: {len(figures)} rows, {line}")
         else:
-            for each in figures:
-                print(f"{source}: {each.published} published, {each.ours:.4g} ours ({each.what})")
+            for entry in figures:
+                print(f"{source}: {entry.published} published, {entry.ours:.4g} ours ({entry.what})")
 
 
 if __name__ == "__main__":

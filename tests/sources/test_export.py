@@ -68,8 +68,8 @@ def test_towers_come_back_from_toml_leaf_by_leaf(name: str) -> None:
     model = build(*huggingface.describe(config))
     back = build(tomllib.loads(to_toml(model)), "back", written=True)
     assert model.towers and back.total_params == model.total_params
-    for tower, own in model.towers.items():
-        assert rows(back.towers[tower], tokens=64) == rows(own, tokens=64)
+    for tower, original in model.towers.items():
+        assert rows(back.towers[tower], tokens=64) == rows(original, tokens=64)
 
 
 def test_models_with_the_same_resolved_towers_are_equal() -> None:

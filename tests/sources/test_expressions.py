@@ -131,15 +131,15 @@ def test_kinds_sum_to_the_whole_for_every_model() -> None:
     quantities = ["params", "flops", "bytes", "cache_bytes"]
     argv += [item for name in quantities for item in ("--quantity", name)]
     whole = json.loads(sweep(*argv, "--json").stdout)
-    apart = json.loads(sweep(*argv, "--by-kind", "--json").stdout)
-    assert [model["name"] for model in apart["models"]] == ["llama-3.1-8b", "mixtral-8x7b", "jamba-v0.1"]
-    for one, kinds in zip(whole["rows"], apart["rows"], strict=True):
-        assert (one["model"], one["T"]) == (kinds["model"], kinds["T"])
-        ledger = load(one["model"]).ledger(tokens=one["T"])
+    by_kind = json.loads(sweep(*argv, "--by-kind", "--json").stdout)
+    assert [model["name"] for model in by_kind["models"]] == ["llama-3.1-8b", "mixtral-8x7b", "jamba-v0.1"]
+    for row, kinds in zip(whole["rows"], by_kind["rows"], strict=True):
+        assert (row["model"], row["T"]) == (kinds["model"], kinds["T"])
+        ledger = load(row["model"]).ledger(tokens=row["T"])
         for quantity in ("params", "flops"):
             parts = {k.split(".")[1]: n for k, n in kinds.items() if k.startswith(f"{quantity}.") and n}
             assert parts == ledger.by_kind(quantity)
-            assert sum(parts.values()) == one[quantity]
+            assert sum(parts.values()) == row[quantity]
 
 
 def test_a_kind_alone_and_a_table_of_80_columns() -> None:
@@ -150,8 +150,8 @@ def test_a_kind_alone_and_a_table_of_80_columns() -> None:
 
 
 def test_a_line_may_have_expressions_in_any_order() -> None:
-    said = load("F=ceil(8/3*D,256) h_kv=heads/4 heads=D/64 D=512 L=8 V=100")
-    assert said.params == load("D=512 L=8 h=8 h_kv=2 F=1536 V=100").params
+    model = load("F=ceil(8/3*D,256) h_kv=heads/4 heads=D/64 D=512 L=8 V=100")
+    assert model.params == load("D=512 L=8 h=8 h_kv=2 F=1536 V=100").params
     rounded = load("D=512 L=2 F=8/3*D")
     assert rounded.params == load("D=512 L=2 F=1365").params
     assert "F = 8/3*D = 1,365.33, rounded to 1,365" in rounded.assumptions
@@ -162,6 +162,6 @@ def test_a_line_may_have_expressions_in_any_order() -> None:
         ("F=F*2", "needs F"),
         ("F=f(D)*2", "not arithm"),
     ):
-        with pytest.raises(InputError, match=fault) as found:
+        with pytest.raises(InputError, match=fault) as refusal:
             load(f"D=512 L=2 {line}")
-        assert "faults" not in str(found.value), "one mistake is one fault"
+        assert "faults" not in str(refusal.value), "one mistake is one fault"

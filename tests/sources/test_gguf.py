@@ -48,7 +48,7 @@ def keys(arch: str, model: txcalc.Model) -> dict[str, Any]:
         result |= {"attention.key_length": heads["d_head"], "attention.value_length": heads["d_head"]}
         rotary = stack["positions"].get("rotary_dims") or heads["d_head"]
         result |= {"rope.dimension_count": rotary, "rope.freq_base": 500000.0}
-        window = next((own["window"] for layer in layers if (own := layer.get("attention")) and own["window"]), None)
+        window = next((attn["window"] for layer in layers if (attn := layer.get("attention")) and attn["window"]), None)
         result |= {"attention.sliding_window": window} if window else {}
         caps = {"attn_logit_softcapping": heads["softcap"], "final_logit_softcapping": stack["head"]["softcap"]}
         result |= {key: float(value) for key, value in caps.items() if value}
@@ -171,9 +171,9 @@ def write(
         quantised = dtype is not None and matrix and shape[-1] % gguf.GGML_QUANT_SIZES[dtype][0] == 0
         kind = dtype if quantised else wide
         block, bytes_ = gguf.GGML_QUANT_SIZES[kind]
-        held = prod(shape) // block * bytes_
-        writer.add_tensor_info(name, shape, numpy.dtype(numpy.float16), held, raw_dtype=kind)
-        size += -(-held // 32) * 32
+        stored_bytes = prod(shape) // block * bytes_
+        writer.add_tensor_info(name, shape, numpy.dtype(numpy.float16), stored_bytes, raw_dtype=kind)
+        size += -(-stored_bytes // 32) * 32
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
@@ -205,9 +205,9 @@ SMALL |= {"intermediate_size": 512, "vocab_size": 1000, "tie_word_embeddings": F
 
 @pytest.mark.parametrize("arch", TYPES)
 def test_a_file_is_read_as_the_config_of_its_type_is(arch: str, tmp_path: Path) -> None:
-    config, own = TYPES[arch]
+    config, type_keys = TYPES[arch]
     model = build(*describe(config if "text_config" in config else {**SMALL, **config}))
-    values = keys(arch, model) | {f"{arch}.{key}": value for key, value in own.items()}
+    values = keys(arch, model) | {f"{arch}.{key}": value for key, value in type_keys.items()}
     back = txcalc.load(write(tmp_path / "x.gguf", arch, values, tensors(model, fused=False)))
     assert back.description.model_type == model.description.model_type
     works: list[dict[str, Any]] = [{"batch": 2, "tokens": 9}, {"tokens": 2, "past": 60}]
@@ -217,11 +217,11 @@ def test_a_file_is_read_as_the_config_of_its_type_is(arch: str, tmp_path: Path) 
             assert theirs.by_kind(quantity) == mine.by_kind(quantity), quantity
 
 
-@pytest.mark.parametrize("said", [6, [i % 6 != 5 for i in range(62)]])
-def test_a_file_says_which_layers_have_the_window(said: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pattern", [6, [i % 6 != 5 for i in range(62)]])
+def test_a_file_says_which_layers_have_the_window(pattern: Any, tmp_path: Path) -> None:
     """Newer files do: of every n-th layer that it has none, or layer by layer."""
     model = txcalc.load("gemma-3-27b")
-    values = keys("gemma3", model) | {"gemma3.attention.sliding_window_pattern": said}
+    values = keys("gemma3", model) | {"gemma3.attention.sliding_window_pattern": pattern}
     back = txcalc.load(write(tmp_path / "x.gguf", "gemma3", values, tensors(model, fused=False)))
     work: dict[str, Any] = {"tokens": 2, "past": 6000}
     assert back.ledger(**work).by_kind("cache") == model.ledger(**work).by_kind("cache")
@@ -240,10 +240,10 @@ def test_the_header_is_what_the_package_reads(tmp_path: Path) -> None:
     path = write(
         tmp_path / "x.gguf", "llama", keys("llama", small) | {"llama.context_length": 128}, tensors(small, False)
     )
-    held = txcalc.load(path).checkpoint
-    assert held is not None
+    checkpoint = txcalc.load(path).checkpoint
+    assert checkpoint is not None
     theirs = gguf.GGUFReader(path)
-    assert {t.name: (t.shape, t.dtype, t.bytes) for t in held.stored.tensors} == {
+    assert {t.name: (t.shape, t.dtype, t.bytes) for t in checkpoint.stored.tensors} == {
         t.name: (tuple(reversed(t.shape.tolist())), t.tensor_type.name, t.n_bytes) for t in theirs.tensors
     }
 
@@ -279,10 +279,10 @@ def test_a_prediction_layer_in_a_file_is_no_layer_of_the_model(tmp_path: Path) -
     """GLM-4.5's files count it among the blocks, and hold its tensors."""
     model = txcalc.load("glm-4.5-air")
     shapes, d = tensors(model, fused=False), 4096
-    more = {name.replace("blk.45.", "blk.46."): shape for name, shape in shapes.items() if name.startswith("blk.45.")}
-    more |= {"blk.46.nextn.eh_proj.weight": (d, 2 * d), "blk.46.nextn.enorm.weight": (d,)}
+    extra = {name.replace("blk.45.", "blk.46."): shape for name, shape in shapes.items() if name.startswith("blk.45.")}
+    extra |= {"blk.46.nextn.eh_proj.weight": (d, 2 * d), "blk.46.nextn.enorm.weight": (d,)}
     values = keys("glm4moe", model) | {"glm4moe.block_count": 47, "glm4moe.nextn_predict_layers": 1}
-    back = txcalc.load(write(tmp_path / "x.gguf", "glm4moe", values, shapes | more))
+    back = txcalc.load(write(tmp_path / "x.gguf", "glm4moe", values, shapes | extra))
     assert back.params == model.params and back.checkpoint is not None and back.checkpoint.beyond
     with pytest.raises(InputError, match="parameters of the description are not in it"):
         txcalc.load(write(tmp_path / "y.gguf", "glm4moe", values | {"glm4moe.nextn_predict_layers": 0}, shapes))
@@ -310,11 +310,11 @@ def test_a_split_file_is_one_model_whichever_part_is_named(tmp_path: Path) -> No
 # Refusals.
 
 
-def small(place: Path, arch: str = "llama", change: dict[str, Any] | None = None, more: Shapes | None = None) -> Path:
+def small(place: Path, arch: str = "llama", change: dict[str, Any] | None = None, extra: Shapes | None = None) -> Path:
     model = txcalc.load("D=64 L=2 h=4 h_kv=2 F=96 V=100")
     values = {**keys(arch, model), f"{arch}.context_length": 128, **(change or {})}
     values = {key: value for key, value in values.items() if value is not None}
-    return write(place / "x.gguf", arch, values, tensors(model, False) | (more or {}))
+    return write(place / "x.gguf", arch, values, tensors(model, False) | (extra or {}))
 
 
 def test_an_architecture_that_is_not_read_is_refused_by_name(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_an_architecture_that_is_not_read_is_refused_by_name(tmp_path: Path) -> 
 
 def test_tensors_that_the_keys_do_not_explain_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"blk\.0\.attn_gate\.weight \[64, 64\] is not explained"):
-        txcalc.load(small(tmp_path, more={"blk.0.attn_gate.weight": (64, 64)}))
+        txcalc.load(small(tmp_path, extra={"blk.0.attn_gate.weight": (64, 64)}))
     with pytest.raises(InputError, match=r"layers\.\*\.feed_forward\.gate\.weight .* is missing"):
         txcalc.load(small(tmp_path, change={"llama.feed_forward_length": 97}))
     with pytest.raises(InputError, match="feed_forward_length is 0, expected"):
@@ -428,8 +428,8 @@ def test_time_and_memory_are_bounded_whatever_a_file_claims(tmp_path: Path) -> N
         file.truncate(2**36)
     code = "import sys, txcalc\ntry: txcalc.load(sys.argv[1])\nexcept txcalc.InputError as error: print(error)"
     command = [sys.executable, "-c", code, str(path)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
-    assert "general.architecture" in said  # the walk went through four million of them
+    out = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+    assert "general.architecture" in out  # the walk went through four million of them
     assert MAX_TENSORS == 262_144
 
 

@@ -94,16 +94,16 @@ def run(*arguments: str, folder: Path | None = None, **environment: str) -> tupl
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
     )
-    said, _, memory = done.stderr.decode().rstrip().rpartition("\n")
+    err, _, memory = done.stderr.decode().rstrip().rpartition("\n")
     seconds, most = memory.split()
     assert float(seconds) < SECONDS, f"{seconds} s"
     assert int(most) < MEMORY, f"{int(most):,} bytes"
-    assert "Traceback" not in said
-    return done.returncode, done.stdout.decode(), said
+    assert "Traceback" not in err
+    return done.returncode, done.stdout.decode(), err
 
 
-def config(**more: object) -> bytes:
-    return json.dumps(QWEN3 | more).encode()
+def config(**changes: object) -> bytes:
+    return json.dumps(QWEN3 | changes).encode()
 
 
 def hashed() -> bytes:
@@ -187,11 +187,11 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_answered_or_refused_in_time(name: str, tmp_path: Path) -> None:
-    data, wanted = FILES[name]
+    data, words = FILES[name]
     (tmp_path / name).write_bytes(data())
-    code, _, said = run("show", str(tmp_path / name))
-    assert code in (0, 2) and wanted in said
-    assert len(said) < 20_000
+    code, _, err = run("show", str(tmp_path / name))
+    assert code in (0, 2) and words in err
+    assert len(err) < 20_000
 
 
 @pytest.mark.parametrize(
@@ -204,13 +204,13 @@ def test_expressions_that_may_run_for_ever_are_refused(name: str) -> None:
         Modules(["re:a{99999999999999}"])
     real = [r".*?mlp\.(gate|up|gate_up|down)_proj.*", r"model\.layers\.(?:[0-9]|[12]\d)\..*", ".*self_attn.*"]
     real.append(r".*\.layers\.\d+\.mlp\.experts\.[0-9]+\.(gate|up|down)_proj")
-    assert len(Modules([f"re:{one}" for one in real * 30]).patterns) == 120
+    assert len(Modules([f"re:{pattern}" for pattern in real * 30]).patterns) == 120
 
 
 def test_what_a_message_lists_is_capped(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(config(**{f"key_{i}": 7 for i in range(1_000)}))
-    code, _, said = run("show", str(tmp_path))
-    assert code == 2 and "980 further keys are not understood" in said and len(said.splitlines()) < 50
+    code, _, err = run("show", str(tmp_path))
+    assert code == 2 and "980 further keys are not understood" in err and len(err.splitlines()) < 50
 
 
 @pytest.mark.slow
@@ -225,8 +225,8 @@ def test_nothing_is_unpickled_or_run(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(code)
     for part in ("config.json", "model.safetensors"):
         (tmp_path / part).unlink()
-    named = {"AutoConfig": "configuration_evil.Config", "AutoModelForCausalLM": "modeling_evil.Model"}
-    (tmp_path / "config.json").write_bytes(config(auto_map=named, model_type="evil"))
+    auto_map = {"AutoConfig": "configuration_evil.Config", "AutoModelForCausalLM": "modeling_evil.Model"}
+    (tmp_path / "config.json").write_bytes(config(auto_map=auto_map, model_type="evil"))
     assert run("show", str(tmp_path / "config.json"))[0] == 2
     assert not marker.exists()
 
@@ -236,8 +236,8 @@ def test_nothing_is_unpickled_or_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["config.json", "preset.toml", "model.safetensors", "model.gguf"])
 def test_a_pipe_without_a_writer_is_not_waited_for(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
-    code, _, said = run("show", str(tmp_path / name))
-    assert code == 2 and ("is empty" in said or "not a regular file" in said or "config.json" in said)
+    code, _, err = run("show", str(tmp_path / name))
+    assert code == 2 and ("is empty" in err or "not a regular file" in err or "config.json" in err)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
@@ -246,11 +246,11 @@ def test_a_pipe_with_a_writer_is_read(tmp_path: Path) -> None:
 
     read, write = os.pipe()
 
-    def told() -> None:
+    def fill() -> None:
         os.write(write, b"x" * 70_000)
         os.close(write)
 
-    threading.Thread(target=told, daemon=True).start()
+    threading.Thread(target=fill, daemon=True).start()
     assert len(files.read(Path(f"/dev/fd/{read}"), 1 << 20)) == 70_000
     os.close(read)
 
@@ -272,8 +272,8 @@ def test_what_never_ends_and_what_waits_is_left(read: Callable[[Path], object], 
 
 def test_an_empty_name_is_not_the_folder_one_is_in(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(config())
-    code, _, said = run("show", "", folder=tmp_path)
-    assert code == 2 and said == "txcalc: source: is empty, expected a model (txcalc presets lists the presets)\n"
+    code, _, err = run("show", "", folder=tmp_path)
+    assert code == 2 and err == "txcalc: source: is empty, expected a model (txcalc presets lists the presets)\n"
 
 
 @pytest.mark.slow
@@ -310,8 +310,8 @@ def test_theorems_of_the_user_s_that_cannot_be_read_are_a_note(what: str, tmp_pa
     else:
         texts = {"cut off": b'{"schema": "txcalc/theorems/2", "theo', "not UTF-8": b"\xff\xfe", "deep": b"[" * 200_000}
         path.write_bytes(texts[what])
-    code, table, said = run("show", "gpt2", XDG_DATA_HOME=str(tmp_path))
-    assert code == 0 and "your own theorems are not used" in said and "parameters proved" in table
+    code, table, err = run("show", "gpt2", XDG_DATA_HOME=str(tmp_path))
+    assert code == 0 and "your own theorems are not used" in err and "parameters proved" in table
 
 
 def test_a_file_is_written_beside_and_renamed(tmp_path: Path) -> None:
@@ -347,8 +347,8 @@ def test_theorems_are_written_by_one_process_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_locale_without_utf_8(tmp_path: Path) -> None:
     plain: Any = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    code, table, said = run("show", "gpt2", XDG_DATA_HOME=str(tmp_path), **plain)
-    assert code == 0 and table.isascii() and not said
+    code, table, err = run("show", "gpt2", XDG_DATA_HOME=str(tmp_path), **plain)
+    assert code == 0 and table.isascii() and not err
     assert run("report", "gpt2", "--out", str(tmp_path / "page.html"), **plain)[0] == 0
 
 
@@ -368,9 +368,9 @@ def test_names_are_text_on_a_terminal_in_a_spreadsheet_and_in_markdown(tmp_path:
     (tmp_path / name).write_text("d_model = 8\nn_layers = 1\nattention.n_heads = 2\nfeed_forward.d_ff = 8\n")
     for arguments in (("show", f"./{name}"), ("compare", f"./{name}", "gpt2"), ("show", f"./{name}x")):
         for form in ("table", "csv", "markdown"):
-            _, out, said = run(*arguments, "--format", form, folder=tmp_path, FORCE_COLOR="")
+            _, out, err = run(*arguments, "--format", form, folder=tmp_path, FORCE_COLOR="")
             if form == "table":
-                assert not {"\x1b", "\u202e"} & {*out, *said}
+                assert not {"\x1b", "\u202e"} & {*out, *err}
             if form == "csv":
                 cells = [cell for row in csv.reader(out.splitlines()) for cell in row]
                 assert not [

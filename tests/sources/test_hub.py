@@ -68,7 +68,7 @@ def files() -> dict[str, dict[str, bytes]]:
 class Hub(BaseHTTPRequestHandler):
     """The answers of the hub to HEAD and GET of files."""
 
-    held: ClassVar[dict[str, dict[str, bytes]]] = files()
+    repositories: ClassVar[dict[str, dict[str, bytes]]] = files()
     seen: ClassVar[list[tuple[str, str, str]]] = []
     sent: ClassVar[list[int]] = [0]
 
@@ -98,14 +98,14 @@ class Hub(BaseHTTPRequestHandler):
         if name in ANSWERS:
             return ANSWERS[name](self)
         revision = next((r for r, commit in COMMITS.items() if commit == revision), revision)
-        held = self.held.get(name if revision == "main" else f"{name}@{revision}")
-        if name not in self.held:
+        contents = self.repositories.get(name if revision == "main" else f"{name}@{revision}")
+        if name not in self.repositories:
             return self.answer(404, X_Error_Code="RepoNotFound")
-        if held is None:
+        if contents is None:
             return self.answer(404, X_Error_Code="RevisionNotFound")
-        if path not in held:
+        if path not in contents:
             return self.answer(404, X_Error_Code="EntryNotFound", X_Repo_Commit=COMMITS[revision])
-        data, status = held[path], 200
+        data, status = contents[path], 200
         whole = {"ETag": f'"{sha256(data).hexdigest()}"', "X_Repo_Commit": COMMITS[revision], "Accept_Ranges": "bytes"}
         if self.headers.get("Range"):
             start, end = (int(n) for n in self.headers["Range"].removeprefix("bytes=").split("-"))
@@ -160,16 +160,16 @@ def dripping(hub: Hub) -> None:
 
 def tensors(header: Callable[[], bytes], length: int | None = None) -> Callable[[Hub], None]:
     """A repository with a good config.json, and a header that holds this, made when it is first asked for."""
-    made = cache(header)
+    header_bytes = cache(header)
 
     def answer(hub: Hub) -> None:
         if hub.path.endswith("config.json"):
             return as_the_hub(hub)
-        held = (len(made()) if length is None else length).to_bytes(8, "little") + made()
+        data = (len(header_bytes()) if length is None else length).to_bytes(8, "little") + header_bytes()
         if "Range" in hub.headers:
             start, end = (int(n) for n in hub.headers["Range"].removeprefix("bytes=").split("-"))
-            held = held[start : end + 1]
-        return hub.answer(206, held, ETag='"' + "e" * 64 + '"', X_Repo_Commit="a" * 40)
+            data = data[start : end + 1]
+        return hub.answer(206, data, ETag='"' + "e" * 64 + '"', X_Repo_Commit="a" * 40)
 
     return answer
 
@@ -230,7 +230,7 @@ print(json.dumps(answers))
 """
 
 
-def ask(endpoint: str, home: Path, *sources: tuple[str, bool], **more: str) -> list[Any]:
+def ask(endpoint: str, home: Path, *sources: tuple[str, bool], **variables: str) -> list[Any]:
     """What a fresh process answers: the client reads its environment when it is imported."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING", "XDG_"))}
     environment |= {
@@ -239,7 +239,7 @@ def ask(endpoint: str, home: Path, *sources: tuple[str, bool], **more: str) -> l
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_DISABLE_XET": "1",
     }
-    environment |= {"NO_PROXY": "127.0.0.1", **more}
+    environment |= {"NO_PROXY": "127.0.0.1", **variables}
     command = [sys.executable, "-c", CODE, json.dumps(sources)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -309,11 +309,11 @@ def test_a_token_is_sent(endpoint: str, tmp_path: Path, params: int) -> None:
 
 @pytest.mark.slow
 def test_without_a_connection_and_not_cached_it_fails_at_once(tmp_path: Path) -> None:
-    said = "hf:org/tiny: config.json is not in the cache, and the hub cannot be reached"
+    expected = "hf:org/tiny: config.json is not in the cache, and the hub cannot be reached"
     ((message, code),) = ask("http://127.0.0.1:9", tmp_path, ("hf:org/tiny", False))
-    assert (message, code) == (f"{said} (ConnectError)", 2)
+    assert (message, code) == (f"{expected} (ConnectError)", 2)
     ((message, code),) = ask("http://127.0.0.1:9", tmp_path, ("hf:org/tiny", False), HF_HUB_OFFLINE="1")
-    assert (message, code) == (f"{said}, or is switched off by HF_HUB_OFFLINE", 2)
+    assert (message, code) == (f"{expected}, or is switched off by HF_HUB_OFFLINE", 2)
 
 
 def test_without_the_extra_the_message_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,13 +351,13 @@ def test_a_hostile_endpoint_writes_nothing_and_is_left_in_time(endpoint: str, tm
     assert time.monotonic() - started < 30
     for name, answer in zip(names, answers, strict=True):
         assert answer[-1] == 2 and answer[0].startswith(f"hf:{name}: config.json "), answer
-    said = dict(zip(names, (answer[0] for answer in answers), strict=True))
-    assert "etag = '\"../../../../outside\"', which is not a plain name" in said["evil/etag"]
-    assert "x-repo-commit = '../../../../outside', which is not a plain name" in said["evil/commit"]
-    assert "has 3,221,225,472 bytes, more than 16,777,216" in said["evil/huge"]
-    assert "sends more than 16,777,216 bytes" in said["evil/endless"]
+    messages = dict(zip(names, (answer[0] for answer in answers), strict=True))
+    assert "etag = '\"../../../../outside\"', which is not a plain name" in messages["evil/etag"]
+    assert "x-repo-commit = '../../../../outside', which is not a plain name" in messages["evil/commit"]
+    assert "has 3,221,225,472 bytes, more than 16,777,216" in messages["evil/huge"]
+    assert "sends more than 16,777,216 bytes" in messages["evil/endless"]
     for name in ("evil/hanging", "evil/dripping"):
-        assert "the endpoint took over 2 s" in said[name] or "cannot be reached" in said[name]
+        assert "the endpoint took over 2 s" in messages[name] or "cannot be reached" in messages[name]
     assert Hub.sent[0] < 2000
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert not list(tmp_path.rglob("*outside*")) and not [
@@ -388,8 +388,8 @@ def test_an_answer_may_be_as_long_as_the_limit(length: int, monkeypatch: pytest.
 @pytest.mark.slow
 def test_a_hostile_header_is_refused_before_much_is_made_of_it(endpoint: str, tmp_path: Path) -> None:
     answers = ask(endpoint, tmp_path, *((f"hf:{name}", True) for name in HEADERS))
-    for (name, (_, said)), answer in zip(HEADERS.items(), answers, strict=True):
-        assert answer[-1] == 2 and said in answer[0] and answer[0].startswith(f"hf:{name}"), answer
+    for (name, (_, message)), answer in zip(HEADERS.items(), answers, strict=True):
+        assert answer[-1] == 2 and message in answer[0] and answer[0].startswith(f"hf:{name}"), answer
 
 
 @pytest.mark.parametrize("source", ["@/outside", "@../../outside", "@a//b", "@a/./b", "@a/", "@.", "@..", "@"])

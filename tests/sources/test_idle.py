@@ -38,9 +38,9 @@ def values(path: str) -> tuple[Any, ...]:
     return VALUES.get(check) or getattr(check, "choices", None) or (["c2p"], ["q"], "layer")
 
 
-def refused(make: Any, *arguments: Any, **more: Any) -> str:
+def refused(make: Any, *arguments: Any, **options: Any) -> str:
     with pytest.raises(InputError) as error:
-        make(*arguments, **more)
+        make(*arguments, **options)
     return str(error.value)
 
 
@@ -83,10 +83,10 @@ def test_every_changed_key_changes_the_tree_or_is_refused(name: str, monkeypatch
             model = build(raw, name, changes={path: value})
         except InputError:
             continue
-        same = [note for note in model.notes if note.startswith("already so: ")]
-        assert bool(same) == (repr(model.root) == tree), (path, value)
+        idle_notes = [note for note in model.notes if note.startswith("already so: ")]
+        assert bool(idle_notes) == (repr(model.root) == tree), (path, value)
         assert model.params > 0
-        changed += not same
+        changed += not idle_notes
     assert changed > 5
 
 
@@ -97,8 +97,8 @@ def test_every_written_key_changes_the_tree_or_is_refused(name: str) -> None:
     says is asked of each."""
     for path, value in attempts(name):
         line = written(TINY[name], path, value)
-        made = idle.usable(line)
-        if made is None or (tuple(path.split(".")), value) in idle_paths(made):
+        usable = idle.usable(line)
+        if usable is None or (tuple(path.split(".")), value) in idle_paths(usable):
             continue
         table, _, key = path.rpartition(".")
         default = spec.SECTIONS[table][key].default
@@ -171,8 +171,8 @@ def test_no_shared_expert_is_none() -> None:
 
 
 def test_what_is_so_already_is_said_and_not_called_a_change() -> None:
-    same = load("llama-3.1-8b", {"h_kv": 8})
-    assert same.notes == ("already so: h_kv = 8",) and not same.changed
+    unchanged = load("llama-3.1-8b", {"h_kv": 8})
+    assert unchanged.notes == ("already so: h_kv = 8",) and not unchanged.changed
     assert load("llama-3.1-8b", {"h_kv": 4}).changed
     assert load("llama-3.1-8b", {"h_kv": 8, "L": 2}).notes == ("changed: L = 2", "already so: h_kv = 8")
 
@@ -199,7 +199,7 @@ feed_forward = {d_ff = 48}
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("line", "message"),
     [
         (
             "head = {rank = 8}",
@@ -217,9 +217,9 @@ feed_forward = {d_ff = 48}
         ("layer.a.norm.final = true\nnorm.final = false", "layer.a.norm.final is True, which changes nothing here"),
     ],
 )
-def test_files(more: str, message: str, tmp_path: Path) -> None:
+def test_files(line: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "model.toml"
-    path.write_text(GOOD.replace("attention = {n_heads = 4}", "attention.n_heads = 4") + more)
+    path.write_text(GOOD.replace("attention = {n_heads = 4}", "attention.n_heads = 4") + line)
     assert refused(load, path) == f"{path}: {message}"
 
 
@@ -290,8 +290,8 @@ def test_a_faulty_key_is_one_fault_and_no_traceback(name: str) -> None:
     for path in [path for path in KEYS if spec.sets(raw, path.split("."))]:
         for value in ODD:
             try:
-                found: Model | InputError = build(written(raw, path, value), name)
+                result: Model | InputError = build(written(raw, path, value), name)
             except InputError as error:
-                found = error
-            if isinstance(found, InputError) and type(value) is not int and value not in ({}, []):
-                assert all(path in str(fault) for fault in found.faults), (path, value, str(found))
+                result = error
+            if isinstance(result, InputError) and type(value) is not int and value not in ({}, []):
+                assert all(path in str(fault) for fault in result.faults), (path, value, str(result))

@@ -119,7 +119,7 @@ def test_flops_by_group(name: str, point: str) -> None:
 def test_flops_of_recurrent_mixers_by_module(name: str, point: str) -> None:
     ledger, batch, tokens = at(name, point)
     mixer = dict(ORACLE[name]["flops"][point]["mixer"])
-    own = mixer.pop("own")
+    mixer_flops = mixer.pop("own")
 
     def flops(leaf: str, among: Ledger = ledger) -> int:
         return among.where(lambda entry: entry.kind == "recurrent" and entry.steps[-1].name == leaf).total("flops")
@@ -133,7 +133,7 @@ def test_flops_of_recurrent_mixers_by_module(name: str, point: str) -> None:
         (taps,) = {entry.leaf.taps for entry in ledger if isinstance(entry.leaf, Convolution)}
         padded = txcalc.load(name).ledger(batch, tokens + taps - 1)
         read_out = sum(2 * batch * tokens * scan.channels * scan.states * runs for scan, runs in scans)
-        assert own == flops("dt_proj") + flops("conv", padded) + read_out
+        assert mixer_flops == flops("dt_proj") + flops("conv", padded) + read_out
 
 
 def held_by_transformers(entry: Entry, tokens: int) -> int:
@@ -244,6 +244,6 @@ def test_published_active_parameters_leave_tables_out(name: str, without: tuple[
     ledger = txcalc.load(name).ledger()
     left = ledger.total("active") - sum(ledger.by_kind("active")[kind] for kind in without)
     assert round(left / 1e9) == billions != round(ledger.total("active") / 1e9)
-    said = "without embedding and head" if len(without) > 1 else "without the embedding"
+    words = "without embedding and head" if len(without) > 1 else "without the embedding"
     published = txcalc.load(name).description.published
-    assert f"{billions} B activat" in published and said in published.partition(f"{billions} B activat")[2]
+    assert f"{billions} B activat" in published and words in published.partition(f"{billions} B activat")[2]

@@ -155,11 +155,11 @@ def test_every_tensor_of_transformers_own_modules_is_explained(preset: str) -> N
     with torch.device("meta"):
         state = cls(config).state_dict()
     tensors = tuple(StoredTensor(name, tuple(t.shape), "F32", 4 * t.numel()) for name, t in state.items())
-    found = check(Checkpoint(preset, "safetensors", 1, tensors), model.ledger())
-    assert found.agrees, found.differences()
-    assert found.by_kind == model.ledger().by_kind("params")
+    checked = check(Checkpoint(preset, "safetensors", 1, tensors), model.ledger())
+    assert checked.agrees, checked.differences()
+    assert checked.by_kind == model.ledger().by_kind("params")
     assert sum(t.elements for t in tensors) == model.params + sum(
-        t.elements for group in found.extra.values() for t in group
+        t.elements for group in checked.extra.values() for t in group
     )
 
 
@@ -177,11 +177,11 @@ def test_a_missing_and_an_additional_tensor_are_named(tmp_path: Path) -> None:
         del tensors["model.layers.1.mlp.up_proj.weight"]
         tensors["model.layers.1.adapter.weight"] = ("F32", (8, 64))
 
-    found = edited(tmp_path, edit)
-    assert [(m.path, m.shape, m.copies) for m in found.missing] == [("layers.*.feed_forward.up.weight", (96, 64), 1)]
-    assert [t.name for t in found.unexplained] == ["model.layers.1.adapter.weight"]
-    assert found.expected - found.explained == 96 * 64
-    assert "6,144 parameters of the description are not in it, 1 of its tensors are not explained" in found.summary()
+    checked = edited(tmp_path, edit)
+    assert [(m.path, m.shape, m.copies) for m in checked.missing] == [("layers.*.feed_forward.up.weight", (96, 64), 1)]
+    assert [t.name for t in checked.unexplained] == ["model.layers.1.adapter.weight"]
+    assert checked.expected - checked.explained == 96 * 64
+    assert "6,144 parameters of the description are not in it, 1 of its tensors are not explained" in checked.summary()
 
 
 def test_layers_are_not_confused(tmp_path: Path) -> None:
@@ -190,34 +190,34 @@ def test_layers_are_not_confused(tmp_path: Path) -> None:
     def edit(tensors: Shapes) -> None:
         tensors["model.layers.0.mlp.up_proj.weight_2"] = tensors.pop("model.layers.2.mlp.up_proj.weight")
 
-    found = edited(tmp_path, edit)
-    assert [(m.path, m.copies) for m in found.missing] == [("layers.*.feed_forward.up.weight", 1)]
-    assert [t.name for t in found.unexplained] == ["model.layers.0.mlp.up_proj.weight_2"]
+    checked = edited(tmp_path, edit)
+    assert [(m.path, m.copies) for m in checked.missing] == [("layers.*.feed_forward.up.weight", 1)]
+    assert [t.name for t in checked.unexplained] == ["model.layers.0.mlp.up_proj.weight_2"]
 
 
 def test_layers_beyond_those_described_are_told_apart(tmp_path: Path) -> None:
     """Multi-token-prediction layers stand behind the others in a checkpoint."""
-    found = edited(tmp_path, lambda tensors: tensors.update({"model.layers.3.eh_proj.weight": ("BF16", (64, 128))}))
-    assert found.beyond
-    assert "all in layers beyond those described" in found.summary()
-    assert found.differences() == ["model.layers.3.eh_proj.weight [64, 128] is not explained, 1 of it"]
+    checked = edited(tmp_path, lambda tensors: tensors.update({"model.layers.3.eh_proj.weight": ("BF16", (64, 128))}))
+    assert checked.beyond
+    assert "all in layers beyond those described" in checked.summary()
+    assert checked.differences() == ["model.layers.3.eh_proj.weight [64, 128] is not explained, 1 of it"]
 
 
 def test_stored_integers_hold_weights_of_8_4_3_or_2_bits() -> None:
-    bits = {dtype: [BITS[dtype] / each for each in packed] for dtype, packed in PACKED.items()}
+    bits = {dtype: [BITS[dtype] / per_integer for per_integer in packed] for dtype, packed in PACKED.items()}
     assert bits == {"I32": [8, 4, 3, 2], "U8": [4, 2], "I8": [4, 2], "F4": []}
 
 
 def test_tied_copies_buffers_and_masks_are_no_parameters(tmp_path: Path) -> None:
     config = TINY | {"tie_word_embeddings": True}
     tensors = llama() | {"model.layers.0.self_attn.rotary_emb.inv_freq": ("F32", (8,))}
-    found = txcalc.load(folder(tmp_path, tensors, config=config)).checkpoint
-    assert found is not None and found.agrees
-    assert {why: [t.name for t in group] for why, group in found.extra.items()} == {
+    checkpoint = txcalc.load(folder(tmp_path, tensors, config=config)).checkpoint
+    assert checkpoint is not None and checkpoint.agrees
+    assert {why: [t.name for t in group] for why, group in checkpoint.extra.items()} == {
         "tied": ["lm_head.weight"],
         "buffer": ["model.layers.0.self_attn.rotary_emb.inv_freq"],
     }
-    assert found.explained == found.expected
+    assert checkpoint.explained == checkpoint.expected
 
 
 def packed(name: str, shape: tuple[int, ...], method: str) -> Shapes:
@@ -253,15 +253,15 @@ def test_a_quantised_checkpoint_is_seen_as_it_is(method: str, tmp_path: Path) ->
     for name, (dtype, shape) in llama(dtype="F16").items():
         tensors |= packed(name, shape, method) if "proj" in name else {name: (dtype, shape)}
     model = txcalc.load(folder(tmp_path, tensors))
-    found = model.checkpoint
-    assert found is not None and found.agrees, found and found.differences()
-    assert found.explained == model.params
-    assert set(found.extra) == {"scale"}
+    checkpoint = model.checkpoint
+    assert checkpoint is not None and checkpoint.agrees, checkpoint and checkpoint.differences()
+    assert checkpoint.explained == model.params
+    assert set(checkpoint.extra) == {"scale"}
     linear = 3 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 96)
     stored = {"fp8": ("F8_E4M3", linear), "bitsandbytes": ("U8", linear // 2 + 21 * 82)}
     dtype, size = stored.get(method, ("I32", linear // 2))
-    held = found.stored.by_dtype()[dtype].bytes
-    assert held == size if method != "gptq" else held > size
+    stored_bytes = checkpoint.stored.by_dtype()[dtype].bytes
+    assert stored_bytes == size if method != "gptq" else stored_bytes > size
 
 
 # What each packer's files are, and what a config may say of them that is another format.
@@ -274,24 +274,24 @@ SAID: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("said", SAID)
+@pytest.mark.parametrize("config_method", SAID)
 @pytest.mark.parametrize("method", ["gptq", "bitsandbytes", "fp8"])
-def test_a_config_gives_its_checkpoint_the_bytes_that_it_has(method: str, said: str, tmp_path: Path) -> None:
+def test_a_config_gives_its_checkpoint_the_bytes_that_it_has(method: str, config_method: str, tmp_path: Path) -> None:
     """All but what bitsandbytes writes of each matrix beside it; any other format is refused with both sums."""
     wide = TINY | {"hidden_size": 512, "intermediate_size": 768, "torch_dtype": "float16"}
     tensors: Shapes = {}
     for name, (dtype, shape) in llama(wide, "F16").items():
         tensors |= packed(name, shape, method) if "proj" in name else {name: (dtype, shape)}
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = ("F32", (100_000,))  # no parameter
-    model = txcalc.load(folder(tmp_path, tensors, config=wide | {"quantization_config": SAID[said]}))
+    model = txcalc.load(folder(tmp_path, tensors, config=wide | {"quantization_config": SAID[config_method]}))
     assert model.checkpoint is not None and model.checkpoint.agrees
-    held = model.checkpoint.stored.size.bytes - 400_000
-    if method != said:
-        with pytest.raises(InputError, match=f"bytes by its keys, and its checkpoint's tensors have {held:,}"):
+    stored_bytes = model.checkpoint.stored.size.bytes - 400_000
+    if method != config_method:
+        with pytest.raises(InputError, match=f"bytes by its keys, and its checkpoint's tensors have {stored_bytes:,}"):
             weights_of(model, "native")
         return
-    beside = 21 * (82 + 16 * 4) if method == "bitsandbytes" else 0
-    assert sum(weights_of(model, "native").bytes_of(entry) for entry in model.entries) == held - beside
+    extra_bytes = 21 * (82 + 16 * 4) if method == "bitsandbytes" else 0
+    assert sum(weights_of(model, "native").bytes_of(entry) for entry in model.entries) == stored_bytes - extra_bytes
 
 
 # Folders.
@@ -299,11 +299,11 @@ def test_a_config_gives_its_checkpoint_the_bytes_that_it_has(method: str, said: 
 
 def test_a_config_that_contradicts_the_headers_is_refused(tmp_path: Path) -> None:
     """Both ways; a format that is named is counted all the same."""
-    said = {**TINY, "quantization_config": {"quant_method": "fp8"}}
+    fp8_config = {**TINY, "quantization_config": {"quant_method": "fp8"}}
     wide = dict(zip(llama(), cycle(("BF16", "F16", "F32")), strict=False))
     unquantised = {name: (wide[name], shape) for name, (_, shape) in llama().items()}
     for place, tensors, config, words in (
-        ("a", unquantised, said, "says 'fp8', and all matrices of its checkpoint are BF16, F16, F32"),
+        ("a", unquantised, fp8_config, "says 'fp8', and all matrices of its checkpoint are BF16, F16, F32"),
         ("b", llama(dtype="F8_E4M3"), TINY, "has no quantization_config, and matrices of its checkpoint are F8_E4M3"),
     ):
         (tmp_path / place).mkdir()
@@ -314,7 +314,7 @@ def test_a_config_that_contradicts_the_headers_is_refused(tmp_path: Path) -> Non
     (tmp_path / "c").mkdir()  # norms and tables stay wide
     wide = {name: "BF16" for name in llama() if "proj" not in name}
     mixed = {name: (wide.get(name, dtype), shape) for name, (dtype, shape) in llama(dtype="F8_E4M3").items()}
-    assert weights_of(txcalc.load(folder(tmp_path / "c", mixed, config=said)), "native").name == "fp8"
+    assert weights_of(txcalc.load(folder(tmp_path / "c", mixed, config=fp8_config)), "native").name == "fp8"
 
 
 def test_shards_are_one_checkpoint(tmp_path: Path) -> None:
@@ -324,30 +324,30 @@ def test_shards_are_one_checkpoint(tmp_path: Path) -> None:
     assert model.checkpoint.stored.files == 4
 
 
-@pytest.mark.parametrize("named", ["model-00002-of-00004.safetensors", "part_b.safetensors"])
-def test_a_shard_by_itself_lacks_what_the_others_hold(named: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file_name", ["model-00002-of-00004.safetensors", "part_b.safetensors"])
+def test_a_shard_by_itself_lacks_what_the_others_hold(file_name: str, tmp_path: Path) -> None:
     """Its name says of how many files it is one, or the index beside it does."""
     place = folder(tmp_path, llama(), shards=4)
     index = place / INDEX
-    (place / "model-00002-of-00004.safetensors").rename(place / named)
-    index.write_text(index.read_text().replace("model-00002-of-00004.safetensors", named))
-    model = txcalc.load(place / named)
-    found = model.checkpoint
-    assert found is not None and found.agrees and not found.missing
-    held = sum(tensor.elements for tensor in found.stored.tensors)
-    assert 0 < held == found.explained < model.params
-    summary = f"1 of the 4 files of a checkpoint: {held:,} of the {model.params:,} parameters are in it"
-    assert found.summary() == summary
-    shown = CliRunner().invoke(app, ["show", str(place / named)], env={"COLUMNS": "200"}).stdout
+    (place / "model-00002-of-00004.safetensors").rename(place / file_name)
+    index.write_text(index.read_text().replace("model-00002-of-00004.safetensors", file_name))
+    model = txcalc.load(place / file_name)
+    checkpoint = model.checkpoint
+    assert checkpoint is not None and checkpoint.agrees and not checkpoint.missing
+    elements = sum(tensor.elements for tensor in checkpoint.stored.tensors)
+    assert 0 < elements == checkpoint.explained < model.params
+    summary = f"1 of the 4 files of a checkpoint: {elements:,} of the {model.params:,} parameters are in it"
+    assert checkpoint.summary() == summary
+    shown = CliRunner().invoke(app, ["show", str(place / file_name)], env={"COLUMNS": "200"}).stdout
     assert summary in shown and "1 of 4 files" in shown and "not in the checkpoint" not in shown
-    assert typed.data("show", str(place / named))["checkpoint"]["of_files"] == 4
+    assert typed.data("show", str(place / file_name))["checkpoint"]["of_files"] == 4
 
 
 def test_a_shard_with_a_tensor_too_many_says_so(tmp_path: Path) -> None:
     place = folder(tmp_path, llama() | {"model.layers.1.adapter.weight": ("F32", (8, 64))}, shards=2)
-    found = [txcalc.load(shard).checkpoint for shard in sorted(place.glob("*.safetensors"))]
-    assert [check.agrees for check in found if check] in ([True, False], [False, True])
-    assert any(check and check.summary().endswith("; 1 of its tensors are not explained") for check in found)
+    checkpoints = [txcalc.load(shard).checkpoint for shard in sorted(place.glob("*.safetensors"))]
+    assert [check.agrees for check in checkpoints if check] in ([True, False], [False, True])
+    assert any(check and check.summary().endswith("; 1 of its tensors are not explained") for check in checkpoints)
 
 
 def test_an_index_without_its_files_is_a_note_and_a_part_of_them_an_error(tmp_path: Path) -> None:
@@ -489,33 +489,33 @@ def test_seventy_billion_parameters_in_eighty_files_are_read_without_a_weight(tm
 # Hostile headers.
 
 
-def one(**changes: Any) -> dict[str, Any]:
+def header_of(**changes: Any) -> dict[str, Any]:
     return {"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]} | changes}
 
 
 HOSTILE = {
-    "shape is 10^18": (one(shape=[10**18]), 24, "expected"),
-    "negative shape": (one(shape=[-2, -3]), 24, "whole numbers from 0"),
-    "fraction": (one(shape=[2.0, 3]), 24, "whole numbers from 0"),
-    "true": (one(shape=[True, 6]), 24, "whole numbers from 0"),
-    "overflow": (one(shape=[2**62, 2**62, 4]), 24, "less than 2"),
-    "many dimensions": (one(shape=[1] * 100), 24, "whole numbers from 0"),
-    "shape is text": (one(shape="23"), 24, "whole numbers from 0"),
-    "no dtype": (one(dtype=None), 24, "expected one of"),
-    "unknown dtype": (one(dtype="Q4"), 24, "expected one of"),
-    "dtype is a list": (one(dtype=[]), 24, "expected one of"),
-    "backwards": (one(data_offsets=[24, 0]), 24, "the second not below"),
-    "negative offset": (one(data_offsets=[-24, 0]), 24, "two whole numbers"),
-    "one offset": (one(data_offsets=[0]), 24, "two whole numbers"),
-    "gap": (one(data_offsets=[8, 32]), 32, "a gap, or an overlap"),
-    "overlap": (one() | {"b": one(data_offsets=[12, 36])["a"]}, 36, "a gap, or an overlap"),
-    "same place": (one() | {"b": one()["a"]}, 24, "a gap, or an overlap"),
-    "truncated data": (one(), 23, "truncated"),
-    "trailing data": (one(), 25, "truncated, or followed"),
+    "shape is 10^18": (header_of(shape=[10**18]), 24, "expected"),
+    "negative shape": (header_of(shape=[-2, -3]), 24, "whole numbers from 0"),
+    "fraction": (header_of(shape=[2.0, 3]), 24, "whole numbers from 0"),
+    "true": (header_of(shape=[True, 6]), 24, "whole numbers from 0"),
+    "overflow": (header_of(shape=[2**62, 2**62, 4]), 24, "less than 2"),
+    "many dimensions": (header_of(shape=[1] * 100), 24, "whole numbers from 0"),
+    "shape is text": (header_of(shape="23"), 24, "whole numbers from 0"),
+    "no dtype": (header_of(dtype=None), 24, "expected one of"),
+    "unknown dtype": (header_of(dtype="Q4"), 24, "expected one of"),
+    "dtype is a list": (header_of(dtype=[]), 24, "expected one of"),
+    "backwards": (header_of(data_offsets=[24, 0]), 24, "the second not below"),
+    "negative offset": (header_of(data_offsets=[-24, 0]), 24, "two whole numbers"),
+    "one offset": (header_of(data_offsets=[0]), 24, "two whole numbers"),
+    "gap": (header_of(data_offsets=[8, 32]), 32, "a gap, or an overlap"),
+    "overlap": (header_of() | {"b": header_of(data_offsets=[12, 36])["a"]}, 36, "a gap, or an overlap"),
+    "same place": (header_of() | {"b": header_of()["a"]}, 24, "a gap, or an overlap"),
+    "truncated data": (header_of(), 23, "truncated"),
+    "trailing data": (header_of(), 25, "truncated, or followed"),
     "not an object": ([], 0, "an object of tensors"),
     "a number": (7, 0, "an object of tensors"),
     "entry is a number": ({"a": 7}, 0, "an object with dtype"),
-    "unprintable name": ({"\x1b[2J": one()["a"]}, 24, "not a printable name"),
+    "unprintable name": ({"\x1b[2J": header_of()["a"]}, 24, "not a printable name"),
     "lone surrogate": (b'{"\\ud800": {}}', 0, "not a printable name"),
     "twice": (b'{"a": {}, "a": {}}', 0, "listed twice"),
     "not JSON": (b"{", 0, "not valid"),

@@ -35,10 +35,10 @@ def test_punctuation_of_a_preset_is_no_matter_and_is_told(typed: str, meant: str
 
 
 def test_a_name_of_the_hub_needs_no_prefix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[str] = []
+    repositories: list[str] = []
 
     def read(place: hub.Repository, ignore: Any = ()) -> Any:
-        asked.append(place.name)
+        repositories.append(place.name)
         raise InputError("hub", ["was asked"])
 
     monkeypatch.setattr(hub, "read", read)
@@ -50,11 +50,11 @@ def test_a_name_of_the_hub_needs_no_prefix(monkeypatch: pytest.MonkeyPatch, tmp_
     for path in ("Qwen/Qwen3-8B", "a/b.toml", "a/b/c", "./a/b", "/a/b"):
         with pytest.raises(InputError, match=r"cannot be read|no such|is not|directory"):
             txcalc.load(path)
-    assert asked == ["Qwen/Qwen3-8B", "meta-llama/Llama-3.1-8B-Instruct"]
+    assert repositories == ["Qwen/Qwen3-8B", "meta-llama/Llama-3.1-8B-Instruct"]
 
 
 @pytest.mark.parametrize(
-    ("apart", "whole"),
+    ("unquoted", "whole"),
     [
         ("show D=64 L=2 h=4 F=128 plain --tokens 9 ln", ("show", "D=64 L=2 h=4 F=128 plain", "--tokens", "9", "ln")),
         ("show --json D=64 L=2 h=4 F=128", ("show", "--json", "D=64 L=2 h=4 F=128")),
@@ -62,13 +62,13 @@ def test_a_name_of_the_hub_needs_no_prefix(monkeypatch: pytest.MonkeyPatch, tmp_
         ("compare gpt2 D=64 L=2 h=4 F=8*D --set h=2", ("compare", "gpt2", "D=64 L=2 h=4 F=8*D", "--set", "h=2")),
     ],
 )
-def test_a_description_needs_no_quotes(apart: str, whole: tuple[str, ...]) -> None:
-    assert run(*apart.split()) == run(*whole)
+def test_a_description_needs_no_quotes(unquoted: str, whole: tuple[str, ...]) -> None:
+    assert run(*unquoted.split()) == run(*whole)
 
 
 def test_names_of_fields_are_letters() -> None:
-    said = txcalc.load("width=512 heads=8 layers=6 F=2048 gated vocab=100 kv_heads=2")
-    assert said.params == txcalc.load("D=512 h=8 L=6 F=2048 gated V=100 h_kv=2").params
+    by_fields = txcalc.load("width=512 heads=8 layers=6 F=2048 gated vocab=100 kv_heads=2")
+    assert by_fields.params == txcalc.load("D=512 h=8 L=6 F=2048 gated V=100 h_kv=2").params
     assert (
         txcalc.load("hidden_size=64 num_hidden_layers=2 n_heads=4 d_ff=128").params
         == txcalc.load("D=64 L=2 h=4 F=128").params
@@ -139,7 +139,7 @@ def test_whether_a_layer_is_gated_is_asked_kind_by_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "changes", "same"),
+    ("source", "changes", "equivalent"),
     [
         ("D=64 L=2 h=4 F=128", {"V": 9}, "D=64 L=2 h=4 F=128 V=9"),
         ("D=64 L=2 h=4 F=256", {"feed_forward.gated": True}, "D=64 L=2 h=4 F=256 gated"),
@@ -147,8 +147,8 @@ def test_whether_a_layer_is_gated_is_asked_kind_by_kind() -> None:
         ("D=64 L=2 h=4 F=128", {"F": 256}, "D=64 L=2 h=4 F=256 gated"),
     ],
 )
-def test_defaults_are_those_of_the_changed_description(source: str, changes: Any, same: str) -> None:
-    assert txcalc.load(source, changes).params == txcalc.load(same).params
+def test_defaults_are_those_of_the_changed_description(source: str, changes: Any, equivalent: str) -> None:
+    assert txcalc.load(source, changes).params == txcalc.load(equivalent).params
     with pytest.raises(InputError, match="F = 256 is 4·D"):
         txcalc.load("D=64 L=2 h=4 F=256", V=9)
 
@@ -158,8 +158,8 @@ def test_layer_kinds_without_tables_are_no_pattern() -> None:
     changes = {"pattern": ["near", "near", "far"], "window": 4}
     with pytest.raises(InputError, match=r"near and far have no tables, so they are the same layer \(layer\.far"):
         txcalc.load("D=64 L=3 h=4 F=128", changes)
-    named = {"pattern": ["near", "near", "far"], "layer.near.attention.window": 4}
-    model = txcalc.load("D=64 L=3 h=4 F=128", named)
+    pattern = {"pattern": ["near", "near", "far"], "layer.near.attention.window": 4}
+    model = txcalc.load("D=64 L=3 h=4 F=128", pattern)
     assert [layer.attention and layer.attention.get("window") for layer in model.description.layers] == [4, None]
     with pytest.raises(InputError, match=r"kv_rank is a key of a table that the model lacks: latent\.kv_rank=… adds"):
         txcalc.load("gpt2", kv_rank=8)
@@ -175,13 +175,13 @@ def test_a_post_norm_decoder_without_a_vocabulary_comes_back_without_a_final_nor
 @pytest.mark.parametrize("source", ["-", "/dev/stdin"])
 def test_standard_input_is_a_description_or_a_config(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     toml = "d_model = 64\nn_layers = 2\n[attention]\nn_heads = 4\n[feed_forward]\nd_ff = 128\ngated = false\n"
-    for text, same in ((toml, "D=64 L=2 h=4 F=128 plain"), (json.dumps(CONFIG), None)):
+    for text, equivalent in ((toml, "D=64 L=2 h=4 F=128 plain"), (json.dumps(CONFIG), None)):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-        found = txcalc.load(source)
-        assert found.params == (txcalc.load(same) if same else txcalc.load(CONFIG)).params
-    for wrong, said in (("nonsense", "is not valid TOML"), ("{", "is not valid JSON"), ("", "is empty")):
+        model = txcalc.load(source)
+        assert model.params == (txcalc.load(equivalent) if equivalent else txcalc.load(CONFIG)).params
+    for wrong, message in (("nonsense", "is not valid TOML"), ("{", "is not valid JSON"), ("", "is empty")):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(wrong.encode())))
-        with pytest.raises(InputError, match=f"standard input: {said}"):
+        with pytest.raises(InputError, match=f"standard input: {message}"):
             txcalc.load(source)
 
 

@@ -48,13 +48,13 @@ def dask() -> Iterator[Executor]:
 
 @pytest.mark.slow
 def test_every_row_is_there_in_order_and_exact(tmp_path: Path) -> None:
-    found = swept()
+    sweep = swept()
     shares: list[float] = []
-    written = parquet.write(found.grids[0], tmp_path / "grid.parquet", tell=shares.append)
+    written = parquet.write(sweep.grids[0], tmp_path / "grid.parquet", tell=shares.append)
     assert shares == [400 / 1280, 800 / 1280, 1200 / 1280, 1]
     table = arrow.read_table(tmp_path / "grid.parquet")
     rows = [{key: int(value) for key, value in row.items()} for row in table.to_pylist()]
-    assert rows == found.rows
+    assert rows == sweep.rows
     assert max(row["flops"] for row in rows) > 2**63
     assert written.rows == len(rows) == 1280 and written.groups == 4
     assert written.columns["flops"].startswith("decimal128") and written.columns["T"] == "int64"
@@ -73,13 +73,13 @@ def test_a_wide_number_that_no_corner_has_widens_its_column(tmp_path: Path, monk
 def test_the_bytes_are_the_same_whoever_computes_them(tmp_path: Path) -> None:
     """One process, two, threads, and Dask's workers."""
     files = [tmp_path / f"{i}.parquet" for i in range(4)]
-    found = swept()
-    found.to_parquet(files[0])
-    found.to_parquet(files[1], workers=2)
+    sweep = swept()
+    sweep.to_parquet(files[0])
+    sweep.to_parquet(files[1], workers=2)
     with ThreadPoolExecutor(3) as threads:
-        found.to_parquet(files[2], executor=threads)
+        sweep.to_parquet(files[2], executor=threads)
     with dask() as machines:
-        found.to_parquet(files[3], executor=machines)
+        sweep.to_parquet(files[3], executor=machines)
     assert len({file.read_bytes() for file in files}) == 1
 
 
@@ -88,8 +88,8 @@ def test_a_query_reads_it(tmp_path: Path) -> None:
     place = tmp_path / "grid.parquet"
     rows = swept().rows
     swept().to_parquet(place)
-    (found,) = duckdb.sql(f"select max(flops), count(*) from '{place}' where T = 4096").fetchall()
-    assert (int(found[0]), found[1]) == (max(row["flops"] for row in rows if row["T"] == 4096), 128)
+    (totals,) = duckdb.sql(f"select max(flops), count(*) from '{place}' where T = 4096").fetchall()
+    assert (int(totals[0]), totals[1]) == (max(row["flops"] for row in rows if row["T"] == 4096), 128)
 
 
 def test_what_is_stopped_leaves_no_file(tmp_path: Path) -> None:
@@ -115,40 +115,40 @@ def test_ctrl_c_ends_every_process_with_130(tmp_path: Path) -> None:
     time.sleep(3)
     os.killpg(child.pid, signal.SIGINT)
     try:
-        said = child.communicate(timeout=120)[1]
+        err = child.communicate(timeout=120)[1]
     finally:
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
     assert child.returncode == 130
-    assert "Traceback" not in said
+    assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_bad_input_is_refused(tmp_path: Path) -> None:
-    found, place = swept(), tmp_path / "grid.parquet"
+    sweep, place = swept(), tmp_path / "grid.parquet"
     place.write_text("mine")
     with pytest.raises(InputError, match="exists already"):
-        found.to_parquet(place)
+        sweep.to_parquet(place)
     assert place.read_text() == "mine"
     for wrong in (tmp_path / "grid.csv", tmp_path / "no" / "grid.parquet"):
         with pytest.raises(InputError):
-            found.to_parquet(wrong)
+            sweep.to_parquet(wrong)
     with pytest.raises(InputError, match="one model"):
         txcalc.sweep("gpt2", "gpt2-xl", over={"T": [1]}).to_parquet(tmp_path / "two.parquet")
     with pytest.raises(InputError, match="workers is 0"):
-        found.to_parquet(tmp_path / "none.parquet", workers=0)
+        sweep.to_parquet(tmp_path / "none.parquet", workers=0)
     with pytest.raises(InputError, match="names no axis"):
         txcalc.sweep("gpt2", over={})
     with pytest.raises(InputError, match=r"T is 1\.5"):
         txcalc.sweep("gpt2", over={"T": [1.5]})
-    assert found.to_parquet(place, force=True).rows == 1280
+    assert sweep.to_parquet(place, force=True).rows == 1280
 
 
 def test_the_command_line_streams_too(tmp_path: Path) -> None:
     place = tmp_path / "grid.parquet"
     command = ["sweep", "gpt2", "--over", "T=1:2000:1", "--out", str(place)]
-    said = typed(*command)
-    assert said.exit_code == 0 and "2,000 rows" in said.stdout
+    result = typed(*command)
+    assert result.exit_code == 0 and "2,000 rows" in result.stdout
     assert arrow.read_table(place)["T"].to_pylist() == list(range(1, 2001))
     assert typed(*command).exit_code == 2, "the file is there"
     assert typed(*command, "--json", "--force").exit_code == 2

@@ -72,17 +72,17 @@ def test_an_unknown_quantity_names_its_neighbour() -> None:
 
 
 @pytest.mark.parametrize(
-    ("over", "said"),
+    ("over", "message"),
     [
         (["h_kv=1,2,4,3,8"], "at h_kv = 3: h_kv is 3, expected a divisor of n_heads = 8"),
         (["D=512,513", "T=1:999:1"], "at D = 513, T = 1: attention.d_head is missing, expected a value"),
         (["d_h=64,8", "positions.rotary_dims=4:12:+1"], "at d_h = 8, positions.rotary_dims = 9: positions.rotary_dims"),
     ],
 )
-def test_the_one_bad_combination_is_named(over: list[str], said: str) -> None:
+def test_the_one_bad_combination_is_named(over: list[str], message: str) -> None:
     with pytest.raises(InputError) as error:
         rows(Sweep(load(BLOCK), [parse_axis(text) for text in over], ["flops"]))
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_too_many_experts_per_token_are_found_in_arrays() -> None:

@@ -120,9 +120,9 @@ def test_every_byte_of_weights_and_cache(name: str, dtype: Any) -> None:
 def test_the_allocator_holds_what_is_predicted(name: str, where: str) -> None:
     verdict = verify(tiny(name), ["bytes"], device=where, dtype=torch.bfloat16)
     assert verdict.failures == []
-    asked = {row.quantity.split(" and ")[0] for row in verdict.rows if row.oracle == "the allocator"}
+    compared = {row.quantity.split(" and ")[0] for row in verdict.rows if row.oracle == "the allocator"}
     cached = set() if tiny(name).kind in ("encoder", "vision") else {"bytes of the cache"}
-    assert asked == {"bytes of the weights"} | cached
+    assert compared == {"bytes of the weights"} | cached
 
 
 def test_a_wrong_size_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,8 +138,8 @@ def test_what_is_held_is_what_stays() -> None:
         torch.empty(10_000)
         return torch.empty(1000), [torch.empty(24)]
 
-    _, asked, given = measure_allocation(make, "cpu")
-    assert asked == given == 4 * 1024
+    _, requested, allocated = measure_allocation(make, "cpu")
+    assert requested == allocated == 4 * 1024
 
 
 # The most that is held at once.
@@ -209,8 +209,8 @@ def test_work_keeps_within_a_table_of_positions(rows: int) -> None:
 
 def test_blocks_computed_again_hold_less() -> None:
     subject = DeviceModel(load("D=32 L=4 h=2 F=128 gated V=16"), "cpu", torch.float32)
-    plain, again = (peak_memory(subject, Load("training", 4, 64, checkpoint=c)) for c in (False, True))
-    assert again.measured < 0.8 * plain.measured
+    plain, recomputed = (peak_memory(subject, Load("training", 4, 64, checkpoint=c)) for c in (False, True))
+    assert recomputed.measured < 0.8 * plain.measured
 
 
 # Time.
@@ -266,15 +266,15 @@ def test_the_least_that_has_to_be_held(step: Load) -> None:
     model = load("D=16 L=2 h=4 h_kv=2 F=32 V=50")
     weights, saved = 4 * model.params, 4 * model.ledger(2, 8).total("saved")
     cache = 4 * step.batch * 2 * 2 * 2 * 4 * (step.past + step.tokens)  # k and v of 2 layers, 2 heads of 4
-    wanted = weights + cache if step.kind != "training" else 3 * weights + max(weights, saved)
-    assert DeviceModel(model, "cpu", torch.float32).least_bytes(step) == wanted
+    least = weights + cache if step.kind != "training" else 3 * weights + max(weights, saved)
+    assert DeviceModel(model, "cpu", torch.float32).least_bytes(step) == least
 
 
 def test_experts_take_turns() -> None:
     model, counts = load("D=8 L=1 h=2 F=16 V=10 E=5 k=2"), list[int]()
     net = reference.build(model, device="cpu")
     for expert in net.layers[0].experts.routed:  # type: ignore[index, union-attr]
-        expert.register_forward_pre_hook(lambda _, given: counts.append(given[0].shape[0]))
+        expert.register_forward_pre_hook(lambda _, inputs: counts.append(inputs[0].shape[0]))
     with reference.mode(even=True):
         net(torch.zeros(1, 4, dtype=torch.long))
     assert counts == [2, 2, 2, 1, 1]
@@ -344,11 +344,11 @@ def test_a_calibration_is_a_hardware_file(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_what_is_measured_on_cuda_is_what_was_measured() -> None:
-    made = json.loads((ROOT / "presets" / "measurements" / "h100.json").read_text())["ceilings"]
+    data = json.loads((ROOT / "presets" / "measurements" / "h100.json").read_text())["ceilings"]
     kernels = kernels_to_measure("cuda", CUDA)
-    assert {(one.kind, one.dtype, one.size) for one in kernels} == {tuple(row.values())[:3] for row in made["rates"]}
-    assert (CUDA.model, [str(load) for load in CUDA.steps]) == (made["model"], [row["load"] for row in made["checks"]])
-    assert sum(one.amount for one in kernels) == 56_851_323_781_120  # FLOPs and bytes
+    assert {(row.kind, row.dtype, row.size) for row in kernels} == {tuple(row.values())[:3] for row in data["rates"]}
+    assert (CUDA.model, [str(load) for load in CUDA.steps]) == (data["model"], [row["load"] for row in data["checks"]])
+    assert sum(row.amount for row in kernels) == 56_851_323_781_120  # FLOPs and bytes
 
 
 # What CUDA does otherwise, with what stands for its driver.
@@ -463,10 +463,10 @@ def test_of_a_known_card_pytorchs_kernels_are_measured_and_servers_stay() -> Non
     for dtype in ("fp32", "bf16"):
         assert efficiency.curve("optimizer", dtype, "torch").memory == reached["AdamW", dtype] / like.bandwidth
         assert efficiency.curve("optimizer", dtype) == before.curve("optimizer", dtype)
-    taken = [
+    seconds = [
         [rate.rate for rate in calibration.rates if rate.kind == f"attention, {way}"] for way in ("prefill", "backward")
     ]
-    slower = median(2.5 * forward / back for forward, back in zip(*taken, strict=True))
+    slower = median(2.5 * forward / back for forward, back in zip(*seconds, strict=True))
     assert efficiency.curve("attention", "prefill", "torch").backward == slower
     read = hardware.parse(calibration.described()["accelerator"], "this", "here").efficiency
     assert read.curves == efficiency.curves and "calibrate" in read.cited["torch.matmul.bf16"]
@@ -573,12 +573,12 @@ def test_a_batch_is_sized_by_the_memory(monkeypatch: pytest.MonkeyPatch) -> None
     subject = DeviceModel(load(ITEMS[0].source), "cpu", torch.float32)
     needed = [workloads.deployed_bytes(subject, Load("decode", batch, 1, 64)) or 0 for batch in (1, 4, 8)]
     assert needed == sorted(set(needed))
-    asked = Load("decode", 16, 1, 64)
-    item = Item("sized", ITEMS[0].source, None, "fp32", ("parameters",), (asked,))
+    requested = Load("decode", 16, 1, 64)
+    item = Item("sized", ITEMS[0].source, None, "fp32", ("parameters",), (requested,))
     monkeypatch.setattr("txcalc.verification.suite.fitting_batch", lambda model, *_: model)
     for free, note in ((needed[1], "B = 4: 16 would not fit"), (needed[0] - 1, "")):
         monkeypatch.setattr(device, "free_bytes", lambda _, free=free: free + device.SPARE)
-        step = suite(None, items=(item,)).run()["items"]["sized"]["steps"][f"memory: {asked}"]
+        step = suite(None, items=(item,)).run()["items"]["sized"]["steps"][f"memory: {requested}"]
         assert step.get("sized", "") == note
         assert ("figures" in step) == bool(note) and ("that are free" in step.get("refused", "")) != bool(note)
 
@@ -616,18 +616,18 @@ def test_queries_under_a_mask_can_be_grouped(name: str) -> None:
 
 def test_a_mask_over_groups_runs_no_plain_attention() -> None:
     """Where CUDA would fall back: grouped heads under a mask, here seen by what the kernel is given."""
-    given: list[tuple[Any, ...]] = []
+    calls: list[tuple[Any, ...]] = []
     real = torch.nn.functional.scaled_dot_product_attention
 
     def seen(q: Any, k: Any, v: Any, mask: Any = None, **options: Any) -> Any:
-        given.append((q.shape[1] == k.shape[1], mask is not None, options["enable_gqa"]))
+        calls.append((q.shape[1] == k.shape[1], mask is not None, options["enable_gqa"]))
         return real(q, k, v, mask, **options)
 
     net = reference.build(tiny("gemma3"), device="cpu")
     with pytest.MonkeyPatch.context() as patch, torch.no_grad(), reference.mode(grouped=True):
         patch.setattr(torch.nn.functional, "scaled_dot_product_attention", seen)
         net(reference.inputs(tiny("gemma3"), 1, 24)[0])
-    assert (True, True, False) in given and not any(masked and gqa for _, masked, gqa in given)
+    assert (True, True, False) in calls and not any(masked and gqa for _, masked, gqa in calls)
 
 
 def test_a_training_step_beside_train() -> None:
@@ -721,8 +721,8 @@ def test_a_device_that_is_not_there(argv: list[str], monkeypatch: pytest.MonkeyP
 
 def test_measurements_of_another_device_are_not_mixed(tmp_path: Path) -> None:
     path = tmp_path / "found.json"
-    other = {"schema": "txcalc/measurements/1", "device": {"name": "another"}, "items": {}}
-    path.write_text(json.dumps(other))
+    document = {"schema": "txcalc/measurements/1", "device": {"name": "another"}, "items": {}}
+    path.write_text(json.dumps(document))
     with pytest.raises(InputError, match="another device"):
         suite(path)
 
@@ -765,19 +765,19 @@ def test_wheels_go_into_an_empty_folder_without_an_index(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["--again", "none.json"], "--again: there is no file none.json"),
         (["wheels", "--gpu", "h999", "--hardware", "card.toml"], "--gpu: no accelerator named 'h999'"),
     ],
 )
 def test_the_script_refuses_what_is_not_there(
-    argv: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    argv: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["gpu.py", *argv])
     with pytest.raises(SystemExit, match="2"):
         gpu_script.arguments()
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.nightly

@@ -80,38 +80,38 @@ NIGHTLY: list[tuple[Any, Layout, dict[str, Any]]] = [
 @pytest.mark.slow
 @pytest.mark.drawn(len(SAMPLE))
 @pytest.mark.parametrize(
-    ("source", "layout", "more"),
+    ("source", "layout", "rest"),
     [*SAMPLE, *(pytest.param(*case, marks=pytest.mark.nightly) for case in NIGHTLY)],
     ids=str,
 )
-def test_a_layout_is_as_torch_has_it(source: Any, layout: Layout, more: dict[str, Any]) -> None:
+def test_a_layout_is_as_torch_has_it(source: Any, layout: Layout, rest: dict[str, Any]) -> None:
     from txcalc.verification.layouts import verify_layout
 
-    recipe = Recipe(layout, tokens=32 * layout.sp, **more)
+    recipe = Recipe(layout, tokens=32 * layout.sp, **rest)
     verdict = verify_layout(load(source), recipe, ranks=2)
     assert verdict.ok, verdict.failures
-    wanted = {"parameters, bytes", "gradients, bytes"}
-    wanted |= set() if any("saved tensors: not compared" in note for note in verdict.notes) else {"saved, bytes"}
+    quantities = {"parameters, bytes", "gradients, bytes"}
+    quantities |= set() if any("saved tensors: not compared" in note for note in verdict.notes) else {"saved, bytes"}
     thirds = [row for row in verdict.rows if row.path == "a third layer"]
     groups = (group for stack in load(source).root.stacks for group in stack.groups)
     assert bool(thirds) == any(group.count > 2 and not group.shared for group in groups)
-    assert wanted | ({"all_to_all, bytes"} if layout.ep > 1 else set()) <= {row.quantity for row in verdict.rows}
+    assert quantities | ({"all_to_all, bytes"} if layout.ep > 1 else set()) <= {row.quantity for row in verdict.rows}
 
 
 @pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize(
-    ("optimizer", "said"),
+    ("optimizer", "message"),
     [
         ("muon", "muon of stacked experts and convolutions is modelled: PyTorch's takes only matrices"),
         ("lion", "lion: only modelled"),
     ],
 )
-def test_states_that_pytorch_does_not_keep_are_modelled(optimizer: str, said: str) -> None:
+def test_states_that_pytorch_does_not_keep_are_modelled(optimizer: str, message: str) -> None:
     from txcalc.verification.branches import NoParallel
     from txcalc.verification.layouts import verify_layout
 
-    with pytest.raises(NoParallel, match=said):
+    with pytest.raises(NoParallel, match=message):
         verify_layout(load(LLAMA + " E=4 k=2"), Recipe(Layout(fsdp=2), tokens=32, optimizer=optimizer), ranks=1)
 
 
@@ -119,12 +119,12 @@ def test_states_that_pytorch_does_not_keep_are_modelled(optimizer: str, said: st
 @pytest.mark.parametrize("case", sorted(MEASURED))
 def test_a_layout_is_as_torch_had_it(case: str) -> None:
     """Every rank as `python tests/scripts/layouts.py --keep` measured it, with torch's own sharding."""
-    source, layout, more = case_of(case)
-    model, recipe = model_of(source), Recipe(layout, tokens=32 * layout.sp * layout.cp, **more)
+    source, layout, rest = case_of(case)
+    model, recipe = model_of(source), Recipe(layout, tokens=32 * layout.sp * layout.cp, **rest)
     pipeline, plan = Pipeline(model, recipe), memory(model, recipe)
     for rank, measured in MEASURED[case].items():
-        (one,) = (each for each in plan.ranks if str(each.rank) == rank)
-        predicted = figures(model, recipe, pipeline, one)
+        (first_rank,) = (plan_rank for plan_rank in plan.ranks if str(plan_rank.rank) == rank)
+        predicted = figures(model, recipe, pipeline, first_rank)
         by_quantity = {
             f"{q.removesuffix(' bytes')}{'' if q in KINDS else ', bytes'}": number for q, number in predicted.items()
         }
@@ -134,10 +134,10 @@ def test_a_layout_is_as_torch_had_it(case: str) -> None:
 ALONE = [case for case in CASES if case[2].gpus == case[2].tp > 1]
 
 
-@pytest.mark.parametrize(("title", "source", "layout", "more"), ALONE, ids=str)
-def test_a_step_sends_what_torch_s_collectives_do(title: str, source: str, layout: Layout, more: Any) -> None:
+@pytest.mark.parametrize(("title", "source", "layout", "rest"), ALONE, ids=str)
+def test_a_step_sends_what_torch_s_collectives_do(title: str, source: str, layout: Layout, rest: Any) -> None:
     """Of ranks of tp alone, by rings; the numbers of tokens for each expert are told beside."""
-    model, recipe = model_of(source), Recipe(layout, tokens=32 * layout.sp, **more)
+    model, recipe = model_of(source), Recipe(layout, tokens=32 * layout.sp, **rest)
     sent = StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm"))).step(memory(model, recipe)).sent
     measured, others = next(iter(MEASURED[title].values())), (layout.tp - 1) / layout.tp
     torch_s = {kind: measured.get(f"{kind}, bytes", 0) * others for kind in ("all_gather", "reduce_scatter")}
@@ -148,10 +148,10 @@ def test_a_step_sends_what_torch_s_collectives_do(title: str, source: str, layou
 SENT = [case for case in CASES if case[2].exchanges and case[2].tp > case[2].sp and case[2].ep == case[2].expert_group]
 
 
-@pytest.mark.parametrize(("title", "source", "layout", "more"), SENT, ids=str)
-def test_a_step_of_exchanged_experts_sums_what_torch_s_does(title: str, source: str, layout: Layout, more: Any) -> None:
+@pytest.mark.parametrize(("title", "source", "layout", "rest"), SENT, ids=str)
+def test_a_step_of_exchanged_experts_sums_what_torch_s_does(title: str, source: str, layout: Layout, rest: Any) -> None:
     """Without sequence parallelism ranks of tp send shares of the same tokens; backward sums the gradients of these."""
-    model, recipe = model_of(source), Recipe(layout, tokens=32 * layout.sp, **more)
+    model, recipe = model_of(source), Recipe(layout, tokens=32 * layout.sp, **rest)
     sent = StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm"))).step(memory(model, recipe)).sent
     (measured, *_) = MEASURED[title].values()
     assert layout.dp == 1  # whose ranks sum gradients too
@@ -217,7 +217,7 @@ def test_each_piece_holds_a_copy_of_what_several_read() -> None:
                 parameter.grad = parameter.detach().clone()
             optimizer = make_optimizer(recipe, rank)
             optimizer.step()
-            (predicted,) = (one.state for one in plan.ranks if one.stage == stage)
+            (predicted,) = (rank.state for rank in plan.ranks if rank.stage == stage)
             assert rank_state_bytes(rank, optimizer) == {key: size for key, size in predicted._asdict().items() if size}
 
 
@@ -247,8 +247,8 @@ def test_a_norm_over_columns_of_two_ranks_is_that_of_one(parts: str, rms: bool) 
     x, grad, *values = (torch.randn(*shape, 4, dtype=torch.float64) for shape in ((3,), (3,), (), ()))
     weight, bias = (value if name in parts else None for name, value in zip(("weight", "bias"), values, strict=True))
     tensors = [value.requires_grad_() for value in (x, weight, bias) if value is not None]
-    both: Any = torch.cat([x, x], -1)
-    centred = both if rms else both - both.mean(-1, keepdim=True)
+    columns: Any = torch.cat([x, x], -1)
+    centred = columns if rms else columns - columns.mean(-1, keepdim=True)
     expected = F.rms_norm(centred, (8,), None, 0.5)[:, :4] * (1 if weight is None else weight)
     expected = expected if bias is None else expected + bias
     apply: Any = SplitNorm.apply
@@ -309,8 +309,8 @@ def test_muon_of_megatron_gathers_what_tp_splits() -> None:
     assert muon_collectives(tall, spread) == [("all_reduce", 1, 2), ("all_reduce", 10, 2 * 16 * 16)]
     gathered = [("all_gather", 10, 2 * 12 * 64), ("all_gather", 5, 2 * 12 * 10)]
     assert muon_collectives(wide, spread) == [("all_reduce", 1, 2), *gathered]
-    apart = Recipe(Layout(tp=4, ep=2, etp=2, dp=2), optimizer="muon", framework="megatron")
-    assert [muon_replicas(cut._replace(expert=expert), apart) for expert in (False, True)] == [4, 2]
+    with_etp = Recipe(Layout(tp=4, ep=2, etp=2, dp=2), optimizer="muon", framework="megatron")
+    assert [muon_replicas(cut._replace(expert=expert), with_etp) for expert in (False, True)] == [4, 2]
     machine, sent = Machine.of(hardware.load("h100-sxm")), list[float]()
     for optimizer in ("muon", "adamw"):
         timer = StepTimer(load(LLAMA), replace(recipe, optimizer=optimizer), machine)
@@ -370,7 +370,7 @@ EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "more"),
+    ("kind", "options"),
     [
         *((kind, {}) for kind in ("llama", "mistral", "qwen2", "olmo2", "phi3", "granite", "cohere")),
         *((kind, {"head_dim": 16}) for kind in ("qwen3", "gemma2", "glm4")),
@@ -378,7 +378,7 @@ EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
         ("qwen3_moe", {"head_dim": 16, "num_experts": 4, "mlp_only_layers": [], **EXPERTS}),
     ],
 )
-def test_a_rank_of_transformers_own_plan_has_as_much(kind: str, more: dict[str, Any]) -> None:
+def test_a_rank_of_transformers_own_plan_has_as_much(kind: str, options: dict[str, Any]) -> None:
     """Their `tp_plan` says which weights are cut, by columns or by rows; a bias of the latter is whole."""
     transformers = pytest.importorskip("transformers")
     import torch
@@ -386,7 +386,7 @@ def test_a_rank_of_transformers_own_plan_has_as_much(kind: str, more: dict[str, 
     from txcalc.planning.training.stages import Pipeline
     from txcalc.planning.training.states import tensors
 
-    config = transformers.AutoConfig.for_model(kind, **SIZES, **more)
+    config = transformers.AutoConfig.for_model(kind, **SIZES, **options)
     with torch.device("meta"):
         theirs = transformers.AutoModelForCausalLM.from_config(config)
     if not getattr(theirs, "tp_plan", None):
@@ -421,12 +421,12 @@ def test_adapters_are_shown_in_dtypes_that_torch_shards() -> None:
     for name, dtype in (("adapter", "fp8"), ("adapter", "fp64"), ("parameter", "fp8"), ("reduce", "fp8")):
         with pytest.raises(InputError, match=f"{name}={dtype}: .* not of 16 or 32 bits are only modelled"):
             verify_layout(tuned, Recipe(Layout(fsdp=2), tokens=64, **{name: dtype}))  # type: ignore[arg-type]
-    apart: list[dict[str, Any]] = [
+    choices: list[dict[str, Any]] = [
         {"parameter": "bf16", "adapter": "fp32"},
         {"parameter": "bf16", "frozen": "fp32"},
         {},
     ]
-    for dtypes in apart:
+    for dtypes in choices:
         with pytest.raises(InputError, match="without fsdp torch computes in the weights' dtype"):
             verify_layout(tuned, Recipe(Layout(tp=2), tokens=64, **dtypes))
 

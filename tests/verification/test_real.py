@@ -137,8 +137,8 @@ def _equal(model: Model, layout: str, recipe: str, pool: Any = None) -> None:
     assert verdict and verdict.ok, [row for row in verdict.rows if not row.equal] if verdict else None
     assert {row.quantity for row in verdict.rows} >= {"loss", "gradients, bytes", "optimizer, bytes"}
     assert sum(row.quantity == "gradients equal to one process's" for row in verdict.rows) == ways.gpus
-    again = [row for row in verdict.rows if row.quantity == "modules computed again"]
-    assert len(again) == (ways.gpus if "recompute" in recipe else 0)
+    recomputed = [row for row in verdict.rows if row.quantity == "modules computed again"]
+    assert len(recomputed) == (ways.gpus if "recompute" in recipe else 0)
 
 
 @pytest.mark.nightly

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow
 def test_flops_are_those_of_transformers(name: str) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    _, _, both = compared(*CASES[name])
-    assert all(ours == theirs for ours, theirs in both.values()), both
+    _, _, figures = compared(*CASES[name])
+    assert all(ours == theirs for ours, theirs in figures.values()), figures
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -33,4 +33,4 @@ def test_a_tower_by_itself_has_the_parameters_of_its_class(name: str) -> None:
     code = import_module(type(config).__module__.replace("configuration_", "modeling_"))
     with torch.device("meta"):
         net = getattr(code, classes(name)[0])(config)
-    assert build(*describe({"model_type": name})).params == sum(one.numel() for one in net.parameters())
+    assert build(*describe({"model_type": name})).params == sum(weight.numel() for weight in net.parameters())

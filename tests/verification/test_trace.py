@@ -60,7 +60,7 @@ def test_einsum_is_counted_by_one_and_named_for_the_other(file: str) -> None:
 
 @pytest.mark.drawn(1000)
 @pytest.mark.parametrize(
-    ("name", "kind", "said"),
+    ("name", "kind", "message"),
     [
         ("Recurrent", Refuted, "only where T = 5"),
         ("Odd", Refuted, "Mod(T, 2)"),
@@ -78,10 +78,10 @@ def test_einsum_is_counted_by_one_and_named_for_the_other(file: str) -> None:
         ("tied", UnknownName, "did you mean Tied?"),
     ],
 )
-def test_what_cannot_be_traced_is_one_line(file: str, name: str, kind: type[Exception], said: str) -> None:
+def test_what_cannot_be_traced_is_one_line(file: str, name: str, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind) as refused:
         trace(f"{file}:{name}")
-    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
 @pytest.mark.drawn(1)
@@ -217,7 +217,7 @@ def test_inputs_by_name(file: str) -> None:
 
 @pytest.mark.drawn(1000)
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--input", "ids=B,T"], "NAME=SIZES:DTYPE"),
         (["--input", "ids=B,Q:int64"], "B, T, T_src or numbers"),
@@ -228,6 +228,6 @@ def test_inputs_by_name(file: str) -> None:
         (["--device", "abacus"], "expected meta, cpu or cuda"),
     ],
 )
-def test_bad_options(file: str, options: list[str], said: str) -> None:
+def test_bad_options(file: str, options: list[str], message: str) -> None:
     code, out, err = invoke(f"{file}:Tied", *options)
-    assert code == 2 and out == "" and said in err and "Traceback" not in err
+    assert code == 2 and out == "" and message in err and "Traceback" not in err

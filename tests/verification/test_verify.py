@@ -185,19 +185,19 @@ def test_saved_elements_of_other_blocks(name: str) -> None:
 COMBINED = json.loads((DATA / "combined.json").read_text("utf-8"))
 
 
-@pytest.mark.parametrize("own", COMBINED, ids=range(len(COMBINED)))
-def test_saved_elements_of_combinations_no_preset_has(own: dict[str, Any]) -> None:
+@pytest.mark.parametrize("tables", COMBINED, ids=range(len(COMBINED)))
+def test_saved_elements_of_combinations_no_preset_has(tables: dict[str, Any]) -> None:
     """What random descriptions refuted: see tests/scripts/structures.py."""
-    layers = {} if "decoder" in own else {"n_layers": 1}
+    layers = {} if "decoder" in tables else {"n_layers": 1}
     shared = {"d_model": 16, "vocab_size": 17, "attention": {"n_heads": 4}, "feed_forward": {"d_ff": 20}}
-    assert failed(verify(build(shared | layers | own, "drawn"), ["saved"], lengths="points")) == []
+    assert failed(verify(build(shared | layers | tables, "drawn"), ["saved"], lengths="points")) == []
 
 
 def test_latents_of_one_head_are_not_compared_where_products_need_not_copy_them() -> None:
     """Of several heads PyTorch copies the values out of their projection; of one it keeps the whole projection."""
     tiny_latents = TINY["deepseek-v2"]
-    alone = build(tiny_latents | {"latent": tiny_latents["latent"] | {"n_heads": 1}}, "one head")
-    verdict = verify(alone, ["saved"])
+    single_head = build(tiny_latents | {"latent": tiny_latents["latent"] | {"n_heads": 1}}, "one head")
+    verdict = verify(single_head, ["saved"])
     assert verdict.ok and any("one head" in note for note in verdict.notes)
 
 
@@ -298,21 +298,21 @@ def test_flops_are_compared_at_a_length_that_what_is_listed_holds_for(
 ) -> None:
     pytest.importorskip("transformers")
     configs = json.loads((HF / "small.json").read_text())
-    place, asked = tmp_path / "config.json", list[int]()
+    place, lengths = tmp_path / "config.json", list[int]()
 
     def against(name: str) -> Verdict:
         place.write_text(json.dumps(configs[name]["config"]))
         return verify(load(place), ["transformers"])
 
     def untold(net: Any, **point: Any) -> tuple[None, str]:
-        asked.append(point["tokens"])
+        lengths.append(point["tokens"])
         return None, ""
 
     with monkeypatch.context() as patched:
         patched.setattr("txcalc.verification.via.forward_flops", untold)
         configs["Wav2Vec2ForXVector"]["config"] |= {"tdnn_kernel": [5, 3], "tdnn_dilation": [2, 3], "tdnn_dim": [9, 8]}
         assert against("Wav2Vec2ForXVector").ok
-    assert asked == [15]
+    assert lengths == [15]
     assert any(row.quantity == "flops" and row.equal for row in against("Speech2TextModel").rows)  # frames of a sound
 
 
@@ -396,7 +396,7 @@ def test_every_formula_of_every_leaf_is_proved_or_known_to_be_a_model() -> None:
         if has is not Leaf:
             there.add((leaf, formula))
     beyond = {key: {BY_NAME[name] for name in names.split()} for key, names in DOUBLED["unrefuted"].items()}
-    left = {one for one in there if one[0] in beyond["no_module"] or one[0] in beyond.get(one[1], ())}
+    left = {figure for figure in there if figure[0] in beyond["no_module"] or figure[0] in beyond.get(figure[1], ())}
     assert {(leaf, formula) for leaf, formula, _ in REFUTED} == there - left
 
 
@@ -510,8 +510,8 @@ def test_equal_hints_are_not_equal_sizes() -> None:
 
 
 def test_points_when_asked_for_and_when_the_trace_allows_no_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = verify(tiny("llama"), ["flops"], lengths="points")
-    assert asked.ok and len(where(asked, "flops", "FlopCounterMode")) == 5
+    points = verify(tiny("llama"), ["flops"], lengths="points")
+    assert points.ok and len(where(points, "flops", "FlopCounterMode")) == 5
     assert {tokens % 2 for tokens in (1, 2, 3, 5, 8)} == {0, 1}
 
     def refuse(self: Symbols) -> str:
@@ -594,8 +594,8 @@ def test_saved_as_published_is_what_dropout_keeps() -> None:
 
     with torch.device("meta"):
         layer = Layer().to(torch.bfloat16)
-        given = torch.zeros(3, 5, width, dtype=torch.bfloat16)
-    symbols = Symbols((given,), ((SymbolicSize(B, 1), SymbolicSize(T, 1), None),))
+        placeholder = torch.zeros(3, 5, width, dtype=torch.bfloat16)
+    symbols = Symbols((placeholder,), ((SymbolicSize(B, 1), SymbolicSize(T, 1), None),))
     sizes: dict[int, Any] = {}
     holding = []
 
@@ -623,9 +623,9 @@ def test_the_published_count_beside_ours_term_by_term() -> None:
     assert comparison.theirs - comparison.ours == layers * (2 * s * b * h + 3 * a * s * s * b)
     assert all(term.why for term in comparison.terms if term.theirs != term.ours)
     assert not any(term.why for term in comparison.terms if term.theirs == term.ours)
-    for other in ("llama-3.1-8b", "mamba-130m", "t5-small"):
+    for name in ("llama-3.1-8b", "mamba-130m", "t5-small"):
         with pytest.raises(InputError, match="korthikanti"):
-            korthikanti(load(other), load(other).ledger(2, 64, keep_scores=True))
+            korthikanti(load(name), load(name).ledger(2, 64, keep_scores=True))
 
 
 # Devices and depth.
@@ -758,7 +758,7 @@ def test_a_wrong_formula_is_not_that_of_transformers(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Linear, "operations", doubled(Linear, "operations"))
     failures = verify(load("gpt2"), ["transformers"]).failures
     assert {row.quantity for row in failures} == {"flops"}
-    fused = " + ".join(f"layers.0.attention.{one}" for one in "qkv")  # its c_attn
+    fused = " + ".join(f"layers.0.attention.{matrix}" for matrix in "qkv")  # its c_attn
     assert {row.path for row in failures} >= {
         "", fused, "layers.0.attention.o", "layers.0.feed_forward.up", "layers.0.feed_forward.down", "head.projection"
     }  # fmt: skip
@@ -797,8 +797,8 @@ def test_every_preset_is_proved_as_it_is_now() -> None:
 def test_a_changed_description_inherits_what_holds_for_all_sizes() -> None:
     for changes in ({}, {"L": 11}):
         gpt2 = load("gpt2", changes)
-        known = {quantity: how_known(gpt2, quantity).how for quantity in FIGURES}
-        assert known == {**dict.fromkeys(FIGURES, "proved"), "masked flops": "measured"}
+        evidence = {quantity: how_known(gpt2, quantity).how for quantity in FIGURES}
+        assert evidence == {**dict.fromkeys(FIGURES, "proved"), "masked flops": "measured"}
     assert how_known(load("gpt2"), "flops_other").how == "modelled"
     assert how_known(load("mixtral-8x7b"), theorems.FUSED).how == "modelled"  # its experts are
     assert how_known(load("mixtral-8x7b"), "active") == Evidence("measured", "at 2 sizes")
@@ -848,7 +848,7 @@ def test_what_theorems_show_is_not_kept_of_a_model(tmp_path: Path, monkeypatch: 
 
 def test_a_verdict_says_what_was_shown() -> None:
     points = verify(tiny("llama"), ["flops", "saved", "traffic"], lengths="points")
-    assert {known.how for known in points.known.values()} == {"measured"}
+    assert {evidence.how for evidence in points.known.values()} == {"measured"}
     assert {row.where for row in points.rows if row.quantity == "traffic"} == {"all B, T = 61"}
     shown = verify(tiny("llama"), ["parameters", "flops", "cache"]).known
     assert shown["flops"] == Evidence("proved", "all B, T ≥ 2") and shown["params"].how == "proved"

@@ -59,9 +59,9 @@ def cut(name: str, layers: int, batch: int, tokens: int, formulas: bool = True) 
 
 def extended(name: str, layers: int, figure: Any, formulas: bool = False) -> Any:
     """A figure of all the layers, from the figures with `layers` and with one more: each further one costs the same."""
-    one, more = (figure(cut(name, n, 1, 128, formulas)) for n in (layers, layers + 1))
+    first, second = (figure(cut(name, n, 1, 128, formulas)) for n in (layers, layers + 1))
     depth = next(CONFIGS[name][key] for key in LAYERS if key in CONFIGS[name])
-    return more + (depth - layers - 1) * (more - one)
+    return second + (depth - layers - 1) * (second - first)
 
 
 @pytest.mark.drawn(2)
@@ -196,7 +196,7 @@ def test_a_type_without_a_reader_is_measured() -> None:
         "depths": [1, 2],
         "num_channels": 3,
     }
-    unsaid, cost = (measure(config | more, "", formulas=False) for more in ({}, {"image_size": 32}))
+    unsaid, cost = (measure(config | options, "", formulas=False) for options in ({}, {"image_size": 32}))
     assert unsaid.params == cost.params and cost.flops is not None and cost.cache is None
     assert unsaid.flops is None and "has no image_size" in unsaid.why
 
@@ -229,10 +229,10 @@ def test_the_cache_is_what_a_description_says(source: int | None) -> None:
 
 
 def test_code_and_kernels_that_a_config_names_are_left_alone(tmp_path: Path) -> None:
-    more = {"auto_map": {"AutoModelForCausalLM": "evil.Evil"}, "attn_implementation": "somebody/kernel",
+    foreign = {"auto_map": {"AutoModelForCausalLM": "evil.Evil"}, "attn_implementation": "somebody/kernel",
             "_attn_implementation": "somebody/kernel", "use_kernels": True,
             "quantization_config": {"quant_method": "gptq", "bits": 4}}  # fmt: skip
-    assert measure(TINY | more, str(tmp_path)).params == measure(TINY, "").params
+    assert measure(TINY | foreign, str(tmp_path)).params == measure(TINY, "").params
 
 
 shown = Command("show", columns=100)
@@ -281,17 +281,17 @@ def test_kv_and_fit_take_what_is_measured(tiny: str) -> None:
     assert "cache for the next token at 7" in single and "fixed" not in single  # one length does not tell
     unchecked = Command("kv")(tiny, "--kv", "bf16,q8_0", "--via", "transformers").stderr
     assert "q8_0: whether its blocks divide the heads is not checked" in unchecked and "bf16: whether" not in unchecked
-    asked = (tiny, "--gpu", "l4", "--gpu", "l4:2", "--context", "40", "--weights", "bf16,fp32,Q8_0,int4")
-    one, wide, gguf, narrow, *two = json.loads(Command("fit")(*asked, "--via", "transformers", "--json").stdout)["rows"]
+    args = (tiny, "--gpu", "l4", "--gpu", "l4:2", "--context", "40", "--weights", "bf16,fp32,Q8_0,int4")
+    half, wide, gguf, narrow, *two = json.loads(Command("fit")(*args, "--via", "transformers", "--json").stdout)["rows"]
     params = shown.data(tiny)["params"]["total"]
-    assert one["need_bytes"] == 2 * params + sizes[2][2] and wide["need_bytes"] == one["need_bytes"] + 2 * params
-    assert one["fits"] and one["best"] and one["known"]["how"] == "measured" and one["tokens_per_s"] is None
+    assert half["need_bytes"] == 2 * params + sizes[2][2] and wide["need_bytes"] == half["need_bytes"] + 2 * params
+    assert half["fits"] and half["best"] and half["known"]["how"] == "measured" and half["tokens_per_s"] is None
     assert (
         gguf["refused"]
         and "the matrices and scales that" in narrow["refused"]
         and {row["refused"] for row in two} == {"--via transformers measures one GPU"}
     )
-    assert "measured on GPT2LMHeadModel" in Command("fit")(*asked[:3], "--via", "transformers").stdout
+    assert "measured on GPT2LMHeadModel" in Command("fit")(*args[:3], "--via", "transformers").stdout
     for argv, why in (
         (("fit", tiny, "--gpu", "l4", "--engine", "vllm"), "without --engine and --ram"),
         (("fit", "--gpu", "l4"), "needs a config.json"),
@@ -329,7 +329,7 @@ def test_the_way_out_is_named_where_it_is_open(tmp_path: Path, monkeypatch: pyte
     assert "--via transformers" in answers["perceiver"]
     assert "did you mean llama" in answers["lama"] and "--via" not in answers["lama"]  # transformers has no such type
     real = importlib.util.find_spec
-    gone = lambda name, *more: None if name == "transformers" else real(name, *more)  # noqa: E731
+    gone = lambda name, *arguments: None if name == "transformers" else real(name, *arguments)  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", gone)
     refused = shown(str(path), "--via", "transformers")
     assert refused.exit_code == 3 and "pip install 'txcalc[transformers]'" in refused.stderr
@@ -352,12 +352,12 @@ assert not {{"torch", "transformers", "sympy", "numpy"}} & set(sys.modules)
 
 def test_the_inputs_of_a_class_are_the_ones_kept(update_golden: bool) -> None:
     transformers, path = pytest.importorskip("transformers"), GOLDEN / "inputs.json"
-    found = {}
+    inputs = {}
     for name in json.loads(path.read_text("utf-8")):
         cls = getattr(transformers, name)
         net = cls.__new__(cls)
         object.__setattr__(net, "config", cls.config_class())
-        found[name] = [str(inputs_of(net, 2, 5, source)) for source in (None, 3)]
+        inputs[name] = [str(inputs_of(net, 2, 5, source)) for source in (None, 3)]
     if update_golden:
-        path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-    assert found == json.loads(path.read_text("utf-8"))
+        path.write_text(json.dumps(inputs, indent=1) + "\n", "utf-8")
+    assert inputs == json.loads(path.read_text("utf-8"))

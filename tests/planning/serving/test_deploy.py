@@ -60,9 +60,9 @@ TRUTH = {
 @pytest.mark.parametrize("name", TRUTH)
 def test_weights_and_cache_are_the_true_ones(name: str) -> None:
     params, cache = TRUTH[name]
-    one = rank(name, weights="bf16")
-    assert one.weights_bytes == 2 * params
-    assert one.caches(8192).algorithmic == cache
+    single = rank(name, weights="bf16")
+    assert single.weights_bytes == 2 * params
+    assert single.caches(8192).algorithmic == cache
 
 
 @pytest.mark.parametrize("sequences", [1, 2, 83])
@@ -94,10 +94,10 @@ def test_engines_cache_more_than_windows() -> None:
 def test_the_algorithmic_cache_is_the_ledgers(name: str) -> None:
     model = load(name)
     tokens = min(5_000, model.context or 5_000)
-    one, ledger = rank(name), model.ledger(tokens=tokens)
+    single, ledger = rank(name), model.ledger(tokens=tokens)
     wide = name.startswith(("nemotron", "qwen3.5"))  # whose configs have mamba_ssm_dtype = float32
     states = sum(entry.cache for entry in ledger if isinstance(entry.leaf, Recurrence))
-    assert one.caches(tokens).algorithmic == 2 * (ledger.total("cache") + wide * states)
+    assert single.caches(tokens).algorithmic == 2 * (ledger.total("cache") + wide * states)
 
 
 # Formats of weights.
@@ -206,9 +206,9 @@ def test_stages_cut_the_layers_in_order() -> None:
     stages = Sharding(model).stages(Layout(pp=5))
     layers = [sum(group.count for group in stage.root.groups) for stage in stages]  # type: ignore[attr-defined]
     assert (layers, [stage.copies for stage in stages]) == ([12, 12, 13, 12], [1, 1, 2, 1])
-    both = 2 * model.ledger().at("embedding.tokens").total("params")  # the tied matrix is on the last stage too
+    second_copy = 2 * model.ledger().at("embedding.tokens").total("params")  # the tied matrix is on the last stage too
     total = sum(2 * elements(stage) * stage.copies for stage in stages)
-    assert total == 2 * model.params + both
+    assert total == 2 * model.params + second_copy
 
 
 # The largest and the smallest.
@@ -262,8 +262,8 @@ def test_no_fewer_gpus_would_do(name: str, memory: int, concurrency: int) -> Non
         fewest = planner.min_gpus(256, concurrency)
 
     def some(n: int) -> bool:
-        found = planner.sharding.layouts(n)
-        return any(min(gpu.free for gpu in planner.gpus(layout, 256, concurrency)) >= 0 for layout in found)
+        layouts = planner.sharding.layouts(n)
+        return any(min(gpu.free for gpu in planner.gpus(layout, 256, concurrency)) >= 0 for layout in layouts)
 
     assert not any(some(n) for n in range(1, 41 if fewest is None else fewest))
     assert fewest is None or some(fewest)
@@ -274,8 +274,8 @@ def test_a_layout_that_the_format_cannot_store_is_no_layout() -> None:
     model = load("llama-3.1-8b")
     planner = Planner(model, toy(2 * GIB), engine(model, "q4_k"))
     allowed = set(planner.sharding.layouts(16))
-    found = {choice.layout for choice in plan(planner, 2048, gpus=16).choices}
-    assert found == {layout for layout in allowed if layout.tp < 16} and Layout(tp=16) in allowed
+    planned = {choice.layout for choice in plan(planner, 2048, gpus=16).choices}
+    assert planned == {layout for layout in allowed if layout.tp < 16} and Layout(tp=16) in allowed
     fewest = planner.min_gpus(100_000, 1)
     assert fewest and planner.min_gpus(100_000, 1, {"tp": 16}) is None
     with pytest.raises(InputError, match="rows of 896, which q4_k's blocks of 256 do not divide"):
@@ -370,8 +370,8 @@ def test_an_encoders_pass_is_over_its_prompt() -> None:
     assert data["workload"]["context"] == data["speed"]["prompt"] == 100
     longer = deploy("bert-base", gpu="l4", prompt=100, context=512).to_dict()
     assert longer["speed"]["prompt"] == 100 and longer["speed"]["ttft_s"] == data["speed"]["ttft_s"]
-    beside = deploy(["bert-base", "gpt2"], gpu="l4", prompt=100).to_dict()["deployments"]
-    assert [one["speed"]["prompt"] for one in beside] == [100, 100]
+    deployments = deploy(["bert-base", "gpt2"], gpu="l4", prompt=100).to_dict()["deployments"]
+    assert [deployment["speed"]["prompt"] for deployment in deployments] == [100, 100]
     two = deploy("bert-base", gpu="l4:1,t4", prompt=100)  # as fit takes them
     assert two.to_dict() == deploy("bert-base", gpu=["l4:1", "t4"], prompt=100).to_dict()
     assert deploy("bert-base", gpu="l4", prompt="100..300", context=512).to_dict()["speed"]["prompt"] == 200
@@ -410,16 +410,16 @@ def test_a_context_beyond_the_model_s_is_named() -> None:
     planner = Planner(model, CARD, engine(model))
     assert "a context of 1,025 is beyond" in " ".join(notes_of_layout(planner, Layout(), 1025))
     assert "beyond" not in " ".join(notes_of_layout(planner, Layout(), 1024))
-    for users, said in ((1, True), (10_000, False)):
+    for users, is_named in ((1, True), (10_000, False)):
         header = " ".join(deploy("gpt2", gpu="l4:1", concurrency=users).report("table").header)
-        assert ("; the model supports 1,024 tokens)" in header) == said
+        assert ("; the model supports 1,024 tokens)" in header) == is_named
 
 
 def test_states_stay_as_wide_as_they_were() -> None:
-    for name, kv, said in (("mamba-2.8b", "fp8", True), ("mamba-2.8b", "bf16", False), ("gpt2", "fp8", False)):
+    for name, kv, is_noted in (("mamba-2.8b", "fp8", True), ("mamba-2.8b", "bf16", False), ("gpt2", "fp8", False)):
         model = load(name)
         notes = " ".join(notes_of_layout(Planner(model, CARD, engine(model, kv=kv)), Layout(), 64))
-        assert ("recurrent states stay at 16 bits" in notes) == said, (name, kv)
+        assert ("recurrent states stay at 16 bits" in notes) == is_noted, (name, kv)
 
 
 def test_a_gguf_format_is_planned_by_the_engine_that_runs_it() -> None:
@@ -440,6 +440,6 @@ def test_a_gguf_format_is_planned_by_the_engine_that_runs_it() -> None:
         assert any(text.startswith(caution) for text in notes), (gpu, notes)
     measured = run.data("llama-3.1-8b", "--gpu", "l40s:2")["notes"]
     assert not any("less certain" in text or " reach " in text for text in measured)
-    said = "fit counts llama.cpp on NVIDIA GeForce RTX 4090 (--engine llama.cpp)"
+    phrase = "fit counts llama.cpp on NVIDIA GeForce RTX 4090 (--engine llama.cpp)"
     for weights, note in (("bf16", True), ("fp8", False)):  # which llama.cpp has not
-        assert (said in " ".join(run("llama-3.1-8b", *plan[1:4], weights, "--context", "8k").stderr.split())) == note
+        assert (phrase in " ".join(run("llama-3.1-8b", *plan[1:4], weights, "--context", "8k").stderr.split())) == note

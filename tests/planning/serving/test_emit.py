@@ -46,7 +46,7 @@ def test_a_dense_model_in_every_engines_words() -> None:
     _, out, _ = emit(*LLAMA, "--emit", "trtllm")
     assert out.startswith("# 2 of these, each on 4 GPUs, behind a load balancer\ntrtllm-serve ")
     assert "--tp_size 4 \\" in out and "--max_batch_size 16 \\" in out and "--max_num_tokens 8192 \\" in out
-    kept = [emit(*LLAMA, *more, "--emit", "trtllm")[1].split()[-1] for more in ([], ["--engine", "trtllm"])]
+    kept = [emit(*LLAMA, *options, "--emit", "trtllm")[1].split()[-1] for options in ([], ["--engine", "trtllm"])]
     assert 0.7 < float(kept[0]) < float(kept[1]) == 0.9  # what weights leave: less a tenth of all, or of itself
     fraction = float(emit(*LLAMA, "--emit", "sglang")[1].partition("--mem-fraction-static ")[2].split()[0])
     assert 0.85 < fraction < 0.9  # but for activations
@@ -83,30 +83,30 @@ def test_experts_that_copies_share() -> None:
 
 
 def test_drafts_and_adapters_in_every_engines_words() -> None:
-    asked = (*LLAMA[:3], "--tp", "8", "--context", "8k", "--acceptance", "70%")
+    argv = (*LLAMA[:3], "--tp", "8", "--context", "8k", "--acceptance", "70%")
     many = ("--draft", "4:llama-3.2-1b", "--adapters", "4", "--adapter-rank", "20")
-    out = emit(*asked, *many, "--emit", "vllm")[1]
+    out = emit(*argv, *many, "--emit", "vllm")[1]
     config = '{"method": "draft_model", "model": "meta-llama/Llama-3.2-1B", "num_speculative_tokens": 4}'
     assert f"--speculative-config '{config}' \\" in out and out.startswith("# name each adapter: --lora-modules")
     assert out.endswith("  --enable-lora \\\n  --max-loras 4 \\\n  --max-lora-rank 32\n")  # the next that it has
-    out = emit(*asked, *many, "--emit", "sglang")[1]
+    out = emit(*argv, *many, "--emit", "sglang")[1]
     assert "--speculative-algorithm STANDALONE \\" in out and "--speculative-num-draft-tokens 5 \\" in out
     assert "--max-loras-per-batch 4 \\" in out and "--max-lora-rank 20 \\" in out
-    out = emit(*asked, *many, "--kv", "fp8", "--emit", "trtllm")[1]
+    out = emit(*argv, *many, "--kv", "fp8", "--emit", "trtllm")[1]
     assert "<<'END'\nkv_cache_config:\n  dtype: fp8\nspeculative_config:\n  decoding_type: DraftTarget\n" in out
     assert "  max_draft_len: 4\n  speculative_model: meta-llama/Llama-3.2-1B\ndisable_overlap_scheduler: true\n" in out
     assert "  max_lora_rank: 20\n  max_loras: 4\n" in out and out.endswith(" --extra_llm_api_options options.yaml\n")
-    out = emit(*asked, "--draft", "4", "--emit", "dynamo")[1]
+    out = emit(*argv, "--draft", "4", "--emit", "dynamo")[1]
     assert '"method": "ngram", "num_speculative_tokens": 4' in out and "proposed at no cost" in out
-    code, _, err = emit(*asked[:3], "--tp", "4", "--pp", "2", *asked[-2:], "--draft", "4", "--emit", "vllm")
+    code, _, err = emit(*argv[:3], "--tp", "4", "--pp", "2", *argv[-2:], "--draft", "4", "--emit", "vllm")
     assert code == 2 and "vLLM has no drafts with pipeline parallelism (--pp 1)" in err
 
 
 @pytest.mark.slow
 def test_a_models_own_layer_drafts_in_every_engines_words() -> None:
-    asked = ("deepseek-v3", "--gpu", "h200:8", "--context", "8k", "--draft", "2:mtp", "--acceptance", "70%", "--emit")
-    assert '"method": "mtp", "num_speculative_tokens": 2}' in emit(*asked, "vllm")[1]
-    sglang, trtllm = (emit(*asked, engine)[1] for engine in ("sglang", "trtllm"))
+    argv = ("deepseek-v3", "--gpu", "h200:8", "--context", "8k", "--draft", "2:mtp", "--acceptance", "70%", "--emit")
+    assert '"method": "mtp", "num_speculative_tokens": 2}' in emit(*argv, "vllm")[1]
+    sglang, trtllm = (emit(*argv, engine)[1] for engine in ("sglang", "trtllm"))
     assert "--speculative-algorithm EAGLE \\" in sglang and "--speculative-draft-model-path" not in sglang
     assert "  decoding_type: MTP\n  max_draft_len: 2\n  num_nextn_predict_layers: 2\nEND" in trtllm
 
@@ -115,13 +115,13 @@ def test_a_models_own_layer_drafts_in_every_engines_words() -> None:
 def test_dynamo_starts_the_workers_of_both_pools() -> None:
     code, out, _ = emit(*LLAMA[:3], "--concurrency", "32", "--prompt", "7k", "--answer", "1k", "--emit", "dynamo")
     assert code == 0 and "\npython -m dynamo.frontend\n# " in out and "--disaggregation-mode" not in out
-    apart = emit(
+    disaggregated = emit(
         *LLAMA[:2], "h100-sxm:16", "--prompt", "7k", "--answer", "1k", "--disaggregate", "8", "--emit", "dynamo"
     )
-    assert apart[0] == 0
-    said, front, first, prefill, second, decode = re.split(r"\n(?=#|python)", apart[1].rstrip())
+    assert disaggregated[0] == 0
+    comment, front, first, prefill, second, decode = re.split(r"\n(?=#|python)", disaggregated[1].rstrip())
     assert (
-        said.startswith("# requests of more than 8,192 tokens are refused")
+        comment.startswith("# requests of more than 8,192 tokens are refused")
         and front == "python -m dynamo.frontend"
         and first.endswith("for prefill")
         and second.endswith("for decode")
@@ -156,16 +156,16 @@ class Strict(ArgumentParser):
 
 def parser(engine: str) -> ArgumentParser:
     """The engine's own arguments, as flags.toml lists them."""
-    found = Strict(allow_abbrev=False)
-    found.add_argument("words", nargs="*")
+    strict = Strict(allow_abbrev=False)
+    strict.add_argument("words", nargs="*")
     for name, kind in FLAGS[engine]["flags"].items():
         if kind == "set":
-            found.add_argument(name, action="store_true")
+            strict.add_argument(name, action="store_true")
         elif isinstance(kind, list):
-            found.add_argument(name, choices=kind)
+            strict.add_argument(name, choices=kind)
         else:
-            found.add_argument(name, type={"int": int, "float": float, "text": str}[kind])
-    return found
+            strict.add_argument(name, type={"int": int, "float": float, "text": str}[kind])
+    return strict
 
 
 def parsed(engine: str, out: str) -> Namespace:
@@ -186,13 +186,13 @@ def test_every_engine_has_its_flags_listed() -> None:
 @pytest.mark.slow
 def test_fp8_is_quantised_on_loading_where_that_is_possible() -> None:
     """It was a comment, false of a checkpoint in bf16, and no flag."""
-    one = ("llama-3.1-70b", "--gpu", "h200:1", "--weights", "fp8", "--context", "8k", "--emit")
-    out = emit(*one, "vllm")[1]
+    arguments = ("llama-3.1-70b", "--gpu", "h200:1", "--weights", "fp8", "--context", "8k", "--emit")
+    out = emit(*arguments, "vllm")[1]
     assert parsed("vllm", out).quantization == "fp8" and "#" not in out and "meta-llama/Llama-3.1-70B " in out
     # SGLang has all weights in bf16 on the GPU at first: 131 GiB of 141.
-    assert parsed("sglang", emit(*one[:2], "h200:2", *one[3:], "sglang")[1]).quantization == "fp8"
+    assert parsed("sglang", emit(*arguments[:2], "h200:2", *arguments[3:], "sglang")[1]).quantization == "fp8"
     for engine in ("sglang", "trtllm"):
-        out = emit(*one, engine)[1]
+        out = emit(*arguments, engine)[1]
         assert "${CHECKPOINT:?an FP8 checkpoint of meta-llama/Llama-3.1-70B}" in out and "quantization" not in out
     out = emit("deepseek-v3", "--gpu", "h200:8", "--weights", "fp8-block", "--emit", "vllm")[1]  # as it is published
     assert out.startswith("vllm serve deepseek-ai/DeepSeek-V3 ") and "--quantization" not in out
@@ -260,19 +260,19 @@ def test_a_copy_of_llama_cpp_has_no_more_slots_than_its_gpu_holds() -> None:
     plan = ("llama-3.1-8b", "--gpu", "4090:2", "--dp", "2", "--engine", "llama.cpp", "--weights", "Q8_0")
     argv = (*plan, "--context", "8k", "--concurrency", "200")
     most = emit.data(*argv, code=1)["max_concurrency"]
-    found = parsed("llama.cpp", emit(*argv, "--emit", "llama.cpp")[1])
-    assert found.parallel == most / 2 == 15 and found.ctx_size == 15 * 8192
+    options = parsed("llama.cpp", emit(*argv, "--emit", "llama.cpp")[1])
+    assert options.parallel == most / 2 == 15 and options.ctx_size == 15 * 8192
 
 
 def test_a_gguf_plan_is_served_by_llama_cpp_and_ollama() -> None:
     plan = ("qwen3-32b", "--gpu", "4090", "--engine", "llama.cpp", "--weights", "Q4_K_M", "--context", "4k")
     many = (*plan, "--concurrency", "2", "--kv", "q8_0", "--emit")
     code, out, _ = emit(*many, "llama.cpp")
-    found = parsed("llama.cpp", out)
-    assert code == 0 and found.model == "${GGUF:?the Q4_K_M .gguf file of Qwen/Qwen3-32B}"
+    options = parsed("llama.cpp", out)
+    assert code == 0 and options.model == "${GGUF:?the Q4_K_M .gguf file of Qwen/Qwen3-32B}"
     assert out.startswith("# 2 requests at once, 4,096 tokens each (change with --concurrency, --context)\n")
-    assert (found.ctx_size, found.parallel, found.n_gpu_layers, found.ubatch_size) == (8192, 2, 65, 512)
-    words = (found.cache_type_k, found.cache_type_v, found.flash_attn, found.split_mode)
+    assert (options.ctx_size, options.parallel, options.n_gpu_layers, options.ubatch_size) == (8192, 2, 65, 512)
+    words = (options.cache_type_k, options.cache_type_v, options.flash_attn, options.split_mode)
     assert words == ("q8_0", "q8_0", "on", "none")
     code, out, _ = emit(*many, "ollama")
     assert code == 0 and out.splitlines() == [
@@ -327,21 +327,21 @@ def test_forty_drawn_plans_are_accepted_and_hold_format_layout_and_lengths(pytes
         if engine == "ollama":
             accepted += 1
             continue
-        found, accepted = parsed(engine, out), accepted + 1
+        options, accepted = parsed(engine, out), accepted + 1
         least = (356 if "±" in prompt else 512) + (64 if answer == "64" else 200)
         names = ("max_model_len", "context_length", "max_seq_len", "ctx_size")
-        assert next(getattr(found, name) for name in names if name in found) >= least
+        assert next(getattr(options, name) for name in names if name in options) >= least
         if engine in ("vllm", "sglang"):
             tp, pp, dp = (
-                (found.tensor_parallel_size, found.pipeline_parallel_size, found.data_parallel_size)
+                (options.tensor_parallel_size, options.pipeline_parallel_size, options.data_parallel_size)
                 if engine == "vllm"
-                else (found.tp_size, found.pp_size, found.dp_size)
+                else (options.tp_size, options.pp_size, options.dp_size)
             )
             assert tp * (pp or 1) * (dp or 1) == number
         fills = "CHECKPOINT" in out or "GGUF" in out
         if engine == "llama.cpp":
-            assert fills and (weights in ("native", "bf16") or weights in found.model)
+            assert fills and (weights in ("native", "bf16") or weights in options.model)
         elif weights == "int4":
             assert fills
         elif weights == "fp8":
-            assert fills or found.quantization == "fp8"
+            assert fills or options.quantization == "fp8"

@@ -39,16 +39,16 @@ LINES = {"weights": 0.005, "activations": 0.05, "graphs": 0.1, "cache": 0.04}  #
 def test_vllms_logs(row: dict[str, Any]) -> None:
     """Weights within 0.5 %, activations within 5 %, the cache within 4 %; memory outside torch is a constant of the
     version, within 0.15 GiB."""
-    found = evidence.lines(row)
+    lines = evidence.lines(row)
     for name, share, gib in (("weights", 0.005, 0.0), ("activations", 0.05, 0.0), ("outside torch", 0.0, 0.15)):
-        ours, theirs = found[name]
+        ours, theirs = lines[name]
         assert theirs is None or ours == pytest.approx(theirs, rel=share, abs=gib), name
     if (ratio := evidence.ratio(row)) is not None:
         assert ratio == pytest.approx(1, abs=row.get("tolerance", 0.04))
 
 
 def test_the_median_of_the_logs_is_within_one_percent() -> None:
-    errors = [abs(found - 1) for row in evidence.LOGS if (found := evidence.ratio(row)) is not None]
+    errors = [abs(share - 1) for row in evidence.LOGS if (share := evidence.ratio(row)) is not None]
     assert len(errors) >= 15 and median(errors) <= 0.01
 
 
@@ -58,12 +58,12 @@ def test_a_sweep_of_models_and_layouts() -> None:
     that four GPUs share are not known), activations within 5 % but for the first of several
     stages, which samples nothing."""
     for row in evidence.swept():
-        found = evidence.lines(row)
-        far = {name for name, share in LINES.items() if (two := found[name])[1] and abs(two[0] / two[1] - 1) > share}
+        lines = evidence.lines(row)
+        far = {name for name, share in LINES.items() if (two := lines[name])[1] and abs(two[0] / two[1] - 1) > share}
         allowed = {"weights", "graphs"} if row["model"] == "gpt-oss-20b" else set()
         allowed |= {"activations"} if row["pp"] > 1 else set()
         allowed |= {"weights"} if (row["model"], row["tp"]) == ("qwen2.5-7b", 4) else set()
-        assert far <= allowed, (row["model"], row["tp"], row["pp"], found)
+        assert far <= allowed, (row["model"], row["tp"], row["pp"], lines)
 
 
 def test_a_step_of_a_dense_layer_by_hand() -> None:
@@ -78,16 +78,16 @@ def test_a_step_of_a_dense_layer_by_hand() -> None:
 def test_llama_cpps_compute_buffer(name: str, version: str, mib: float) -> None:
     """The size that llama.cpp prints, with flash attention and without."""
     model, card = load(name), hardware.load("rtx-4090")
-    found = profile(f"llama.cpp@{version}")
-    assert found
-    how = engine(model, "Q4_K_M", memory=EngineMemory(found, card, 8192))
+    engine_profile = profile(f"llama.cpp@{version}")
+    assert engine_profile
+    how = engine(model, "Q4_K_M", memory=EngineMemory(engine_profile, card, 8192))
     assert Planner(model, card, how).fullest(Layout(), 8192, 1).peak == mib * 2**20
 
 
 def test_versions() -> None:
     """The newest before the one asked for, of a series the last."""
-    asked = {"": "0.28", "@0.10.1": "0.9.1", "@0.9": "0.9.1", "@0.9.0": "0.9.0", "@0.11": "0.11.1", "@0.11.0": "0.11.0"}
-    assert {at: str(profile(f"vllm{at}")) for at in asked} == {at: f"vLLM {known}" for at, known in asked.items()}
+    cases = {"": "0.28", "@0.10.1": "0.9.1", "@0.9": "0.9.1", "@0.9.0": "0.9.0", "@0.11": "0.11.1", "@0.11.0": "0.11.0"}
+    assert {at: str(profile(f"vllm{at}")) for at in cases} == {at: f"vLLM {version}" for at, version in cases.items()}
     assert profile("none") is None
     with pytest.raises(UnknownName, match="did you mean vllm"):
         profile("vlm")
@@ -97,17 +97,17 @@ def test_versions() -> None:
 
 @pytest.mark.parametrize("command", [["deploy", "gpt2", "--context", "1024"], ["fit", "gpt2"]])
 def test_a_version_later_than_all_known_is_told(command: list[str]) -> None:
-    told = "the newest version known: 0.99 is later"
-    for version, said in (("0.99", True), ("0.21.1", False), ("0.21", False), ("0.19", False)):
+    sentence = "the newest version known: 0.99 is later"
+    for version, is_noted in (("0.99", True), ("0.21.1", False), ("0.21", False), ("0.19", False)):
         done = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*command, "--gpu", "h100", "--engine", f"vllm@{version}"])
-        assert (told in done.output) is said, version
+        assert (sentence in done.output) is is_noted, version
 
 
 def test_deploy_counts_an_engine() -> None:
     argv = ["deploy", "llama-3.1-8b", "--gpu", "h100-sxm:1", "--context", "8192", "--json"]
     run = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke
-    alone, counted = (json.loads(run(app, [*argv, "--engine", name]).stdout) for name in ("none", "vllm"))
-    assert counted["max_concurrency"] < alone["max_concurrency"]
+    uncounted, counted = (json.loads(run(app, [*argv, "--engine", name]).stdout) for name in ("none", "vllm"))
+    assert counted["max_concurrency"] < uncounted["max_concurrency"]
     assert counted["engine"]["profile"]["max_num_seqs"] == 1024
     (stage,) = counted["memory"]
     assert stage["rest_bytes"] == sum(stage["rest"].values()) > 0
@@ -125,23 +125,23 @@ def test_what_stages_keep_outside_torch() -> None:
     model, card = load("llama-3.1-70b"), hardware.load("h100-sxm")
     kept = {}
     for name in ("vllm@0.19", "vllm@0.17", "vllm", "trtllm", "llama.cpp"):
-        found = profile(name)
-        assert found
-        memory = EngineMemory(found, card, 8192)
+        engine_profile = profile(name)
+        assert engine_profile
+        memory = EngineMemory(engine_profile, card, 8192)
         kept[name] = [memory.overheads(model, layout, 0, 0)["outside torch"] for layout in (Layout(pp=4), Layout(tp=4))]
-        said = any("open no channels" in note for note in memory.notes(model, 0, Layout(pp=4)))
-        assert said is (name == "vllm@0.19")
+        is_noted = any("open no channels" in note for note in memory.notes(model, 0, Layout(pp=4)))
+        assert is_noted is (name == "vllm@0.19")
     assert kept.pop("vllm@0.19") == [72 * 2**20, 2130 * 2**20]
     assert all(staged == split > 0 for staged, split in kept.values())
 
 
 def test_an_encoder_has_no_profile_run() -> None:
     model, card = load("bert-base"), hardware.load("h100-sxm")
-    found = profile("vllm")
-    assert found
+    engine_profile = profile("vllm")
+    assert engine_profile
     bare, counted = (
         plan(Planner(model, card, engine(model, memory=memory)), 512, 1, 1)
-        for memory in (None, EngineMemory(found, card, 512))
+        for memory in (None, EngineMemory(engine_profile, card, 512))
     )
     assert counted.best.fullest.peak == bare.best.fullest.peak and counted.best.fullest.overhead == 0
 
@@ -151,9 +151,9 @@ def test_an_encoder_has_no_profile_run() -> None:
 
 def rate(model: str, card: str, weights: str, prompt: int, version: str = "b2824") -> float:
     """Prompt tokens per second; of no prompt, tokens of an answer of 512."""
-    found, kind = profile(f"llama.cpp@{version}"), hardware.load(card)
-    assert found
-    memory = EngineMemory(found, kind, 8192)
+    engine_profile, kind = profile(f"llama.cpp@{version}"), hardware.load(card)
+    assert engine_profile
+    memory = EngineMemory(engine_profile, kind, 8192)
     how = engine(load(model), weights, "fp16", chunk=memory.most_tokens, memory=memory)
     pace = LayoutTime(load(model), Sharding(load(model), True, how.offload), Layout(), kind, how)
     return prompt / pace.prefill(prompt).achievable if prompt else 1 / pace.step(1, 256).achievable
@@ -175,8 +175,8 @@ def test_llama_cpps_speeds(row: dict[str, str]) -> None:
     of a server's kernels (b4000). tests/scripts/llamacpp.py has more of b2824, and those that are not within them."""
     prompt, captured = int(row["prompt"]), row["version"] == "b4000" and row["gpu"].startswith("rtx")
     near = 0.25 if prompt else 0.05 if captured else 0.12
-    found = rate(row["model"], row["gpu"], row["weights"], prompt, row["version"])
-    assert found == pytest.approx(float(row["tokens_per_s"]), rel=near)
+    tokens_per_s = rate(row["model"], row["gpu"], row["weights"], prompt, row["version"])
+    assert tokens_per_s == pytest.approx(float(row["tokens_per_s"]), rel=near)
 
 
 @pytest.mark.parametrize(("name", "weights", "buffers"), [
@@ -192,12 +192,12 @@ def test_llama_cpps_buffers_on_hopper(name: str, weights: str, buffers: tuple[fl
     and in RAM, of keys and values, and of a batch. It has 65 norms in fp32, `--weights fp16` in 16 bits; a matrix whose
     rows are no multiple of 512 elements ends with as many (Qwen's 48 of 768: 10 KiB). Not predicted: a tied table's
     second copy in RAM (205.49), and a batch of experts (341.54, where 300.75 are)."""
-    subject, card, found = load(name), hardware.load("h200"), profile("llama.cpp")
-    assert found
-    how = engine(subject, weights, "fp16", memory=EngineMemory(found, card, 8448))
-    own, whole = (Planner(subject, card, each).fullest(Layout(), 8448, 1) for each in (how, engine(subject, weights)))
-    held = own.weights + (65 * 4096 * 2 if weights == "fp16" else 0)
-    sizes = (held, whole.weights - own.weights, own.cache, own.peak)
+    subject, card, engine_profile = load(name), hardware.load("h200"), profile("llama.cpp")
+    assert engine_profile
+    how = engine(subject, weights, "fp16", memory=EngineMemory(engine_profile, card, 8448))
+    gpu, whole = (Planner(subject, card, setup).fullest(Layout(), 8448, 1) for setup in (how, engine(subject, weights)))
+    weights_bytes = gpu.weights + (65 * 4096 * 2 if weights == "fp16" else 0)
+    sizes = (weights_bytes, whole.weights - gpu.weights, gpu.cache, gpu.peak)
     for size, printed in zip(sizes, buffers, strict=True):
         assert printed is None or abs(size / 2**20 - printed) <= (0.015 if name.startswith("qwen") else 0.005)
 
@@ -207,10 +207,10 @@ def test_llama_cpp_on_hopper() -> None:
     """Tokens are within 12 % (those of Qwen's experts are not in the fit), prompts of 8B and 70B within 12 %; a small
     model's are slower than predicted, its matrices leave processors idle. efficiency/hopper.toml has what is fitted."""
     for row in llamacpp.rows("hopper.csv"):
-        held = llamacpp.pace(row, hardware.load(row["gpu"]), llamacpp.NEWEST)
-        found = llamacpp.rate(held, row["what"], row["tokens"])
+        pace = llamacpp.pace(row, hardware.load(row["gpu"]), llamacpp.NEWEST)
+        predicted = llamacpp.rate(pace, row["what"], row["tokens"])
         if row["what"] == "token" or row["model"].startswith("llama-3.1"):
-            assert found == pytest.approx(row["rate"], rel=0.12), row
+            assert predicted == pytest.approx(row["rate"], rel=0.12), row
     for key, values in llamacpp.fit_hopper().items():
         for card in ("h100-pcie", "h100-nvl", "h100-sxm", "h200", "h800"):
             kind, name = key.split(".")
@@ -220,7 +220,7 @@ def test_llama_cpp_on_hopper() -> None:
     # An H20 multiplies 0.15 times as fast as an H100, and unpacks 0.66 times as fast (fp32).
     rows = [{"model": "llama-3.1-8b", "weights": name, "number": 1} for name in ("Q4_K_M", "Q8_0", "fp16")]
     paces = [llamacpp.pace(row, hardware.load("h20"), llamacpp.NEWEST) for row in rows]
-    narrow, eight, wide = (llamacpp.rate(one, "token", 2048) for one in paces)
+    narrow, eight, wide = (llamacpp.rate(pace, "token", 2048) for pace in paces)
     assert narrow > eight > wide
 
 
@@ -235,9 +235,9 @@ def test_products_of_bf16_have_wide_sums() -> None:
 LACKING = (DATA / "serving" / "lacking.txt").read_text("utf-8").splitlines()
 
 
-@pytest.mark.parametrize(("asked", "words"), [line.split(": ", 1) for line in LACKING])
-def test_what_an_engine_lacks_on_a_card_is_refused(asked: str, words: str) -> None:
-    name, card, weights, kv = asked.split()
+@pytest.mark.parametrize(("plan_text", "words"), [line.split(": ", 1) for line in LACKING])
+def test_what_an_engine_lacks_on_a_card_is_refused(plan_text: str, words: str) -> None:
+    name, card, weights, kv = plan_text.split()
     of = profile(name)
     assert of
     with pytest.raises(InputError) as error:
@@ -248,9 +248,9 @@ def test_what_an_engine_lacks_on_a_card_is_refused(asked: str, words: str) -> No
 @pytest.mark.parametrize(
     ("engine_", "card", "weights"),
     [
-        *(("vllm", "t4", each) for each in ("fp8", "nvfp4")),  # Marlin's kernels, since 0.14
-        *(("vllm", "gaudi-3", each) for each in ("int8", "int4", "mxfp4")),
-        *(("vllm", "tpu-v6e", each) for each in ("fp8-block", "int4", "mxfp4", "nvfp4")),
+        *(("vllm", "t4", weights) for weights in ("fp8", "nvfp4")),  # Marlin's kernels, since 0.14
+        *(("vllm", "gaudi-3", weights) for weights in ("int8", "int4", "mxfp4")),
+        *(("vllm", "tpu-v6e", weights) for weights in ("fp8-block", "int4", "mxfp4", "nvfp4")),
         ("vllm", "mi300x", "nvfp4"),
         ("sglang", "rtx-3090", "nvfp4"),
         *(("vllm@0.10.1", card, "mxfp4") for card in ("a100-80gb-sxm", "mi300x")),
@@ -281,11 +281,11 @@ def test_metal_takes_as_long_for_a_score_whatever_the_head_is(width: int) -> Non
     card, model = hardware.load("m2-ultra"), load(f"D=4096 L=1 h=32 d_h={width} F=4096 V=1000")
 
     def of_a_key(version: str) -> float:
-        found = profile(version)
-        assert found
-        how = engine(model, "fp16", "fp16", memory=EngineMemory(found, card, 8192))
-        held = LayoutTime(model, Sharding(model), Layout(), card, how)
-        return float(held.step(1, 2048).achievable - held.step(1, 1024).achievable) / 1024
+        engine_profile = profile(version)
+        assert engine_profile
+        how = engine(model, "fp16", "fp16", memory=EngineMemory(engine_profile, card, 8192))
+        pace = LayoutTime(model, Sharding(model), Layout(), card, how)
+        return float(pace.step(1, 2048).achievable - pace.step(1, 1024).achievable) / 1024
 
     # The line is within 7 % of the six; the start is fitted to whole answers, 17.1 µs where the line has 21.8.
     curve = card.efficiency.curves["attention.decode"]
@@ -295,16 +295,16 @@ def test_metal_takes_as_long_for_a_score_whatever_the_head_is(width: int) -> Non
     assert of_a_key("llama.cpp@b4000") == pytest.approx(read, rel=0.01)
 
 
-def kept(name: str, card: Any, context: int = 8192, **more: Any) -> EngineMemory:
+def kept(name: str, card: Any, context: int = 8192, **limits: Any) -> EngineMemory:
     """What an engine keeps of a card, by their names."""
-    found = profile(name)
-    assert found
-    return EngineMemory(found, hardware.load(card) if isinstance(card, str) else card, context, **more)
+    engine_profile = profile(name)
+    assert engine_profile
+    return EngineMemory(engine_profile, hardware.load(card) if isinstance(card, str) else card, context, **limits)
 
 
 @pytest.mark.drawn(quick=4)
 @pytest.mark.parametrize(
-    ("source", "weights", "gpus", "held", "words"),
+    ("source", "weights", "gpus", "ways", "words"),
     [
         # What vLLM and SGLang said of them: vllm-project/vllm issues 13640 and 17569, its pull request 48173 and issue
         # 12256, sgl-project/sglang issue 3345; of heads of 64 vllm-project/vllm issue 52997.
@@ -318,22 +318,22 @@ def kept(name: str, card: Any, context: int = 8192, **more: Any) -> EngineMemory
     ],
 )
 def test_a_block_that_a_shard_ends_within_is_not_loaded(
-    source: str, weights: str, gpus: int, held: dict[str, int], words: str
+    source: str, weights: str, gpus: int, ways: dict[str, int], words: str
 ) -> None:
     """By the engines that refuse it; what goes around it is planned: fewer ways, experts by themselves."""
     model, card = load(source), hardware.load("h200")
     for name in ("vllm", "sglang"):
         planner = Planner(model, card, engine(model, weights, memory=kept(name, card, 4096)))
         with pytest.raises(InputError) as error:
-            plan(planner, 4096, 1, gpus, held)
+            plan(planner, 4096, 1, gpus, ways)
         assert words in str(error.value) and (f"which each of tp = {gpus}" in str(error.value)) == (gpus > 1)
-        own = FormatFits(model, planner.engine, 4096).on(CardSet(card, gpus))
+        fit_row = FormatFits(model, planner.engine, 4096).on(CardSet(card, gpus))
         if gpus > 1:
-            assert plan(planner, 4096, 1, gpus).best.fits and own.fits and own.layout != f"tp={gpus}"
+            assert plan(planner, 4096, 1, gpus).best.fits and fit_row.fits and fit_row.layout != f"tp={gpus}"
         else:
-            assert own.refused == str(error.value)
+            assert fit_row.refused == str(error.value)
     bare = Planner(model, card, engine(model, weights))
-    assert plan(bare, 4096, 1, gpus, held).best.layout.tp == held["tp"]
+    assert plan(bare, 4096, 1, gpus, ways).best.layout.tp == ways["tp"]
 
 
 @pytest.mark.drawn(quick=8)
@@ -361,8 +361,8 @@ def test_the_step_that_an_engine_profiles(name: str, card: str, context: int, to
     memory = kept(name, card, context)
     assert (memory.most_tokens, memory.most_sequences) == (tokens, sequences)
     assert (memory.at_once is None) == (sequences == 1)  # an earlier llama.cpp has no limit
-    told = kept(name, card, context, sequences=3, tokens=77)
-    assert (told.most_tokens, told.most_sequences, told.at_once) == (77, 3, 3)
+    limited = kept(name, card, context, sequences=3, tokens=77)
+    assert (limited.most_tokens, limited.most_sequences, limited.at_once) == (77, 3, 3)
 
 
 def test_what_a_gpu_sees_by_its_vendor() -> None:
@@ -414,8 +414,8 @@ def test_batches_that_are_captured() -> None:
 def test_llama_cpps_scores_by_hand() -> None:
     """Without flash attention: those of a batch with its mask and stream, in 32 bits."""
     model, memory = load("llama-3.1-8b"), kept("llama.cpp@b2900", "rtx-4090", 3000)
-    found = memory.activations(model.root, 7, model.ledger(), FORMATS["bf16"])
-    assert found == {"batch": 512 * 4 * (7 + 4096), "scores": 512 * 4 * (32 * 3000 + 3000 + 4 * 4096)}
+    activations = memory.activations(model.root, 7, model.ledger(), FORMATS["bf16"])
+    assert activations == {"batch": 512 * 4 * (7 + 4096), "scores": 512 * 4 * (32 * 3000 + 3000 + 4 * 4096)}
     assert memory.score_bytes == 24 and kept("llama.cpp@b2900", "m3-max").score_bytes == 16
 
 
@@ -431,24 +431,24 @@ CARD = hardware.load("h100-sxm")
 
 
 def test_cuda_graphs_hold_layers_that_share_weights_each() -> None:
-    found = profile("vllm")
-    assert found
-    memory = EngineMemory(found, CARD, 8192)
+    engine_profile = profile("vllm")
+    assert engine_profile
+    memory = EngineMemory(engine_profile, CARD, 8192)
     sizes = {memory.graphs(model, model.ledger(), model.root) for model in (APART, ALIKE)}  # type: ignore[arg-type]
     assert len(sizes) == 1 and sizes != {0}
 
 
 def test_a_card_that_is_just_large_enough_is_large() -> None:
     """For vLLM; all of an unnamed card's memory is seen. A link as fast as the slots is none of its own."""
-    found, least = profile("vllm"), parse_bytes(data()["large"]["least"], "least")
-    assert found
+    vllm, least = profile("vllm"), parse_bytes(data()["large"]["least"], "least")
+    assert vllm
     for size, large in ((least - 1, False), (least, True)):
         card = replace(CARD, name="another", vendor="another", memory=size)
-        one = EngineMemory(found, card, 8192)
-        assert one.large == large and card.visible == size
-        assert not any("reserve is of" in note for note in one.notes(SMALL, 0, Layout()))
+        memory = EngineMemory(vllm, card, 8192)
+        assert memory.large == large and card.visible == size
+        assert not any("reserve is of" in note for note in memory.notes(SMALL, 0, Layout()))
     outside = [
-        EngineMemory(found, replace(CARD, link=link), 8192).overheads(SMALL, Layout(tp=2), 0, 0)["outside torch"]
+        EngineMemory(vllm, replace(CARD, link=link), 8192).overheads(SMALL, Layout(tp=2), 0, 0)["outside torch"]
         for link in (None, PCIE_5, PCIE_5 + 1)
     ]
     assert outside[0] == outside[1] != outside[2]
@@ -456,9 +456,9 @@ def test_a_card_that_is_just_large_enough_is_large() -> None:
 
 @pytest.mark.parametrize(("bits", "kept_"), [(7, False), (8, True), (16, True)])
 def test_experts_of_eight_bits_have_a_workspace(bits: int, kept_: bool) -> None:
-    found = profile("vllm@0.17")
-    assert found
-    memory, model = EngineMemory(found, CARD, 8192, 1, 10), load("D=512 L=2 h=8 F=128 V=50 E=4 k=3")
+    engine_profile = profile("vllm@0.17")
+    assert engine_profile
+    memory, model = EngineMemory(engine_profile, CARD, 8192, 1, 10), load("D=512 L=2 h=8 F=128 V=50 E=4 k=3")
     assert (memory.workspace(model.ledger(), Format("test", bits, LAYERS, "a test")) > 0) == kept_
 
 

@@ -30,8 +30,8 @@ HOST = HostMemory(64 * 10**9, 80 * 10**9)
 
 def run(*argv: str) -> tuple[int, str, str]:
     result = CliRunner(env={"NO_COLOR": "1"}).invoke(app, list(argv))
-    said = str(result.exception) if isinstance(result.exception, InputError) else result.stderr
-    return 2 if isinstance(result.exception, InputError) else result.exit_code, result.stdout, said
+    message = str(result.exception) if isinstance(result.exception, InputError) else result.stderr
+    return 2 if isinstance(result.exception, InputError) else result.exit_code, result.stdout, message
 
 
 def deployed(name: str, offload: Offload | None, weights: str = "Q4_K_M") -> Planner:
@@ -53,7 +53,7 @@ def test_llama_cpp_s_own_buffers() -> None:
 @pytest.mark.parametrize("stages", [1, 2])
 def test_what_lies_where_is_all_there_is(name: str, stages: int) -> None:
     """Card and RAM hold all weights once, but for a tied head's second copy of the table; and all of the cache."""
-    layers, found = layer_count(load(name)), []
+    layers, sums = layer_count(load(name)), []
     for offload in (
         Offload(HOST),
         Offload(HOST, 5),
@@ -64,12 +64,12 @@ def test_what_lies_where_is_all_there_is(name: str, stages: int) -> None:
         ranks = list(deployed(name, offload).ranks(Layout(pp=stages)))
         weights = sum(rank.stage.copies * (rank.weights_bytes + rank.ram(4096, 0)) for rank in ranks)
         whole = sum(r.stage.copies * (r.weights_bytes + r.pages_bytes(4096) + r.ram(4096, 1)) for r in ranks)
-        found.append((weights, whole))
-    assert len(set(found)) == 1
+        sums.append((weights, whole))
+    assert len(set(sums)) == 1
     model = load(name)
     whole = sum(engine(model, "Q4_K_M").stored(entry) for entry in model.ledger() if entry.leaf.params)
     head = 128256 * 3072 * 210 // 256 if name == "llama-3.2-3b" else 0
-    assert found[0][0] == whole + head
+    assert sums[0][0] == whole + head
 
 
 @pytest.mark.parametrize(("lacking", "layers"), [(0, 2), (1, 3)])
@@ -77,10 +77,10 @@ def test_what_takes_a_card_to_its_last_byte_fits(lacking: int, layers: int) -> N
     model = load("D=64 L=4 h=4 F=96 V=50 untied")
     how = replace(engine(model, "bf16"), reserve=Reserve.none())
     card = replace(CARD, name="another", vendor="")  # whose memory is all usable
-    held = Planner(model, card, replace(how, offload=Offload(HOST, 2)))
-    memory = card.memory - held.fullest(Layout(), 512, 1).free - lacking
-    found = with_offload(OffloadRequest(HOST), model, replace(card, memory=memory), how, 1, 512, 1).offload
-    assert found and found.layers == layers
+    planner = Planner(model, card, replace(how, offload=Offload(HOST, 2)))
+    memory = card.memory - planner.fullest(Layout(), 512, 1).free - lacking
+    offload = with_offload(OffloadRequest(HOST), model, replace(card, memory=memory), how, 1, 512, 1).offload
+    assert offload and offload.layers == layers
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_what_has_no_ram_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "wanted"),
+    ("arguments", "expected"),
     [
         (("64GB", None, None, None), (64 * 10**9, None, None, 25 * 10**9, None, None)),
         (("64GB@80GB/s", "12GB/s", 0, None), (64 * 10**9, 80 * 10**9, None, 12 * 10**9, 0, None)),
@@ -119,15 +119,15 @@ def test_what_has_no_ram_apart() -> None:
         (("64GB", None, None, "999999"), (64 * 10**9, None, None, 25 * 10**9, None, 999_999)),
     ],
 )
-def test_what_is_asked_for_of_ram(asked: tuple[Any, ...], wanted: tuple[Any, ...]) -> None:
-    found = parse_offload(*asked)
-    assert found is not None and (*astuple(found.host), found.gpu_layers, found.cpu_moe) == wanted
+def test_what_is_asked_for_of_ram(arguments: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
+    request = parse_offload(*arguments)
+    assert request is not None and (*astuple(request.host), request.gpu_layers, request.cpu_moe) == expected
     with pytest.raises(InputError):
         parse_offload("64GB", None, None, "1000000")
 
 
 @pytest.mark.parametrize(
-    ("asked", "cuts", "said", "bytes_"),
+    ("offload", "cuts", "text", "bytes_"),
     [
         (Offload(HOST), (), "the table of tokens", 0),
         (Offload(HOST, 2), (2,), "2 layers", 2 * 1),
@@ -137,18 +137,18 @@ def test_what_is_asked_for_of_ram(asked: tuple[Any, ...], wanted: tuple[Any, ...
         (Offload(HOST, 4, 4, True), (4,), "4 layers and the head", 4),
     ],
 )
-def test_what_lies_in_ram_by_hand(asked: Offload, cuts: tuple[int, ...], said: str, bytes_: complex) -> None:
+def test_what_lies_in_ram_by_hand(offload: Offload, cuts: tuple[int, ...], text: str, bytes_: complex) -> None:
     """Of four layers: the table always, whole layers with their caches, experts (√−1) of more, a head that is told."""
-    assert (asked.cuts, str(asked)) == (cuts, said)
+    assert (offload.cuts, str(offload)) == (cuts, text)
     model = load("D=64 L=4 h=4 F=96 V=50 E=4 k=2 untied")
-    (rank,) = Planner(model, CARD, replace(engine(model, "bf16", block=1), offload=asked)).ranks(Layout())
+    (rank,) = Planner(model, CARD, replace(engine(model, "bf16", block=1), offload=offload)).ranks(Layout())
     table, experts = 50 * 64, 4 * 3 * 64 * 96
     layer = experts + 4 * 64 * 64 + 4 * 64 + 2 * 64
-    elements = table + int(bytes_.real) * layer + int(bytes_.imag) * experts + table * asked.head
+    elements = table + int(bytes_.real) * layer + int(bytes_.imag) * experts + table * offload.head
     assert rank.ram(1000, 0) == 2 * elements and rank.weights_bytes == 2 * (model.params - elements)
     assert rank.ram(1000, 3) == 2 * elements + 3 * 2 * 2 * 64 * 1000 * int(bytes_.real)
     assert rank.pages_bytes(1000) == 2 * 2 * 64 * 1000 * (4 - int(bytes_.real))
-    notes = list(asked.notes())
+    notes = list(offload.notes())
     assert bool(notes) == bool(cuts) and all(" at 25 GB/s " in note for note in notes[:1])
     assert not list(Offload(None, 2).notes())
 
@@ -169,8 +169,8 @@ def test_times_of_layers_in_ram_by_hand(tokens: int, peak: int | None) -> None:
         with pytest.raises(InputError, match="attention of layers in RAM is the host's"):
             rank.parts(work)
         return
-    found = rank.parts(work)
-    fed, core = found["feed_forward"], found["attention_core"]
+    parts = rank.parts(work)
+    fed, core = parts["feed_forward"], parts["attention_core"]
     weights, flops = 2 * 2 * 64 * 96, 2 * tokens * 2 * 64 * 96
     read, acted = 3 * weights, 2 * tokens * 2 * 3 * 96
     moved = 3 * 2 * tokens * 2 * (64 + 96)
@@ -195,15 +195,15 @@ def test_a_layer_is_on_a_card_that_it_fills_to_the_last_byte() -> None:
     how = engine(model, reserve=Reserve.none())
     ways = [FormatFits(model, replace(how, offload=Offload(HOST, left)), 64) for left in (1, 2)]
     needs = [way.on(CardSet(CARD)).need_bytes or 0 for way in ways]
-    found = [
+    offloads = [
         with_offload(OffloadRequest(HOST), model, replace(CARD, memory=memory), how, 1, 64, 1).offload
         for memory in (*needs, needs[1] - 1)
     ]
-    assert found == [Offload(HOST, left) for left in (1, 2, 3)]
+    assert offloads == [Offload(HOST, left) for left in (1, 2, 3)]
 
 
 def test_a_host_whose_arithmetic_is_not_known_is_said() -> None:
     for peak in (None, 10**12):
-        said = " ".join(Offload(HostMemory(10**12, 10**11, peak), 3).notes())
-        assert ("arithmetic is not counted" in said) == (peak is None) and "GB/s" in said
+        notes = " ".join(Offload(HostMemory(10**12, 10**11, peak), 3).notes())
+        assert ("arithmetic is not counted" in notes) == (peak is None) and "GB/s" in notes
     assert not [*Offload(None, 3).notes()] and not [*Offload(HostMemory(10**12, 10**11)).notes()]

@@ -21,8 +21,8 @@ from txcalc.planning.serving.points import Slo, request
 from txcalc.planning.serving.steady_state import disaggregated_state
 
 
-def demanded(fixed: float, each: float, prompt: float, answer: int) -> Demand:
-    return Demand(lambda n: fixed + each * n, prompt, 1.2 * prompt, 1.0, answer, 1.0, 0.02)
+def demanded(fixed: float, slope: float, prompt: float, answer: int) -> Demand:
+    return Demand(lambda n: fixed + slope * n, prompt, 1.2 * prompt, 1.0, answer, 1.0, 0.02)
 
 
 POOLS = st.tuples(st.integers(1, 20), st.integers(1, 20))
@@ -31,33 +31,33 @@ POOLS = st.tuples(st.integers(1, 20), st.integers(1, 20))
 def test_prompts_that_take_all_the_time_do_not_last() -> None:
     """Eight a second of a quarter of a second each, by two copies."""
     demand = demanded(0.01, 0.001, 0.25, 10)
-    found = disaggregated_state(demand, demand, (2, 400), 0.0, None, 8.0, 1e9)
-    assert not found.lasts and found.utilisation == 1 and found.rate == 8
+    steady = disaggregated_state(demand, demand, (2, 400), 0.0, None, 8.0, 1e9)
+    assert not steady.lasts and steady.utilisation == 1 and steady.rate == 8
 
 
-def found(
-    gpus: list[int], prefill: int | None = None, limits: Slo | None = None, users: int = 64, **asked: Any
+def pools_of(
+    gpus: list[int], prefill: int | None = None, limits: Slo | None = None, users: int = 64, **traffic: Any
 ) -> Pools:
     model = load("llama-3.1-8b")
     planner = Planner(model, hardware.load("h100-sxm"), engine(model, "bf16"))
-    return pools(planner, request(9216, 8192, answer=1024, **asked), 9216, users, gpus, prefill, limits)
+    return pools(planner, request(9216, 8192, answer=1024, **traffic), 9216, users, gpus, prefill, limits)
 
 
 def test_of_pools_that_do_not_last_those_that_answer_most_are_told() -> None:
     """Of eight, whichever split is asked for: none keeps up with 1,000 requests per second."""
-    auto, splits = found([8], rate=1000.0), [found([8], prefill, rate=1000.0) for prefill in range(1, 7)]
-    assert not auto.steady.lasts and auto.steady.rate == max(one.steady.rate for one in splits)
-    assert len({one.steady.rate for one in splits}) > 1
+    auto, splits = pools_of([8], rate=1000.0), [pools_of([8], prefill, rate=1000.0) for prefill in range(1, 7)]
+    assert not auto.steady.lasts and auto.steady.rate == max(split.steady.rate for split in splits)
+    assert len({split.steady.rate for split in splits}) > 1
 
 
 def test_seats_of_the_decoding_pool_by_hand() -> None:
     """Of 64 clients 8 decode 99 tokens each at 18 ms, in 1.782 s; the others wait for a seat, not for prompts."""
     demand = demanded(0.01, 1e-3, 0.1, 100)
-    found = disaggregated_state(demand, demand, (1, 1), 0.0, 64.0, most=8.0)
-    assert found.rate == pytest.approx(8 / (99 * 0.018))
-    assert found.e2e == pytest.approx(64 / found.rate) and found.line > 0.9 * found.ttft
+    steady = disaggregated_state(demand, demand, (1, 1), 0.0, 64.0, most=8.0)
+    assert steady.rate == pytest.approx(8 / (99 * 0.018))
+    assert steady.e2e == pytest.approx(64 / steady.rate) and steady.line > 0.9 * steady.ttft
     twice = disaggregated_state(demand, demand, (2, 2), 0.0, 128.0, most=16.0)
-    assert (twice.rate, twice.line) == (pytest.approx(2 * found.rate), pytest.approx(found.line))
+    assert (twice.rate, twice.line) == (pytest.approx(2 * steady.rate), pytest.approx(steady.line))
     free = disaggregated_state(demand, demand, (1, 1), 0.0, 8.0, most=64.0)
     slow = disaggregated_state(
         demanded(0.01, 1e-3, 9.0, 100), demand, (1, 1), 0.0, 64.0, most=64.0
@@ -75,8 +75,8 @@ def test_answers_of_a_rate_are_those_of_as_many_servers_as_seats() -> None:
 
 @given(
     st.builds(
-        lambda fixed, each, prompt, slower, *rest: Demand(
-            lambda n: fixed + each * n, prompt, prompt * slower, 1.0, 500, *rest
+        lambda fixed, slope, prompt, slower, *rest: Demand(
+            lambda n: fixed + slope * n, prompt, prompt * slower, 1.0, 500, *rest
         )._replace(interval=7),
         st.floats(1e-3, 0.05),
         st.floats(1e-6, 1e-3),
@@ -91,38 +91,38 @@ def test_answers_of_a_rate_are_those_of_as_many_servers_as_seats() -> None:
     st.floats(1, 800),
     st.floats(0, 0.5),
 )
-def test_two_pools_are_what_their_formulas_say(one: Demand, copies: tuple[int, int], n: float, handed: float) -> None:
+def test_two_pools_are_what_their_formulas_say(demand: Demand, copies: tuple[int, int], n: float, delay: float) -> None:
     """A line of prompts whose first come together, the transfer, and a step and a half until a token is told."""
     fillers, decoders = copies
-    found = disaggregated_state(one, one, copies, handed, n)
-    d, x, each = found.decoding / decoders, found.rate, n / fillers
-    step = one.step(d)
-    assert found.tpot == pytest.approx(step / one.tokens, rel=1e-9)
-    assert x == pytest.approx(found.decoding / 499 / found.tpot, rel=1e-9)  # type: ignore[operator]
-    assert found.utilisation == pytest.approx(x / fillers * one.prompt, rel=1e-9)
-    busy = x / fillers * one.prompt * (1 - 1 / max(1, each))
-    first = max(0, each - 1) / 2 * one.prompt / rounds(each)
-    ttft = one.overhead + busy * one.prompt / (1 - busy) * (1 + one.spread) / 2 + one.unloaded + first
-    ttft += handed + (1.5 + one.polls) * step
-    slack = max(0.0, n / x - ttft - 499 * found.tpot)  # type: ignore[operator]
-    assert found.ttft == pytest.approx(ttft + slack, rel=1e-9)
-    assert found.e2e == pytest.approx(found.ttft + 499 * found.tpot, rel=1e-9)  # type: ignore[operator]
+    steady = disaggregated_state(demand, demand, copies, delay, n)
+    d, x, users_per_filler = steady.decoding / decoders, steady.rate, n / fillers
+    step = demand.step(d)
+    assert steady.tpot == pytest.approx(step / demand.tokens, rel=1e-9)
+    assert x == pytest.approx(steady.decoding / 499 / steady.tpot, rel=1e-9)  # type: ignore[operator]
+    assert steady.utilisation == pytest.approx(x / fillers * demand.prompt, rel=1e-9)
+    busy = x / fillers * demand.prompt * (1 - 1 / max(1, users_per_filler))
+    first = max(0, users_per_filler - 1) / 2 * demand.prompt / rounds(users_per_filler)
+    ttft = demand.overhead + busy * demand.prompt / (1 - busy) * (1 + demand.spread) / 2 + demand.unloaded + first
+    ttft += delay + (1.5 + demand.polls) * step
+    slack = max(0.0, n / x - ttft - 499 * steady.tpot)  # type: ignore[operator]
+    assert steady.ttft == pytest.approx(ttft + slack, rel=1e-9)
+    assert steady.e2e == pytest.approx(steady.ttft + 499 * steady.tpot, rel=1e-9)  # type: ignore[operator]
 
 
 def test_pools_of_a_rate_need_no_seats_for_all_that_copies_of_both_would_hold() -> None:
     """Of 2.5 requests per second copies that do both hold more at once than a pool of four does: these were refused."""
-    many = found([8], 4, users=100_000, rate=2.5)
-    assert many.steady == found([8], 4, rate=2.5).steady and many.steady.lasts
+    many = pools_of([8], 4, users=100_000, rate=2.5)
+    assert many.steady == pools_of([8], 4, rate=2.5).steady and many.steady.lasts
     with pytest.raises(InputError, match="no two of them fit"):
-        found([8], 4, users=100_000)
+        pools_of([8], 4, users=100_000)
 
 
 def test_two_accelerators_are_two_pools() -> None:
     for prefill in (None, 1):
-        two = found([1, 2], prefill, users=1)
+        two = pools_of([1, 2], prefill, users=1)
         assert (two.prefill.layout, two.decode.layout) == (Layout(), Layout())
     with pytest.raises(InputError, match="fewer than all"):
-        found([2], 2, users=1)
+        pools_of([2], 2, users=1)
     model = load("llama-3.1-8b")
     planner = Planner(model, hardware.load("h100-sxm"), engine(model, "bf16"))
     assert pools(planner, request(100, 98, answer=2), 100, 1, [2]).answer == 2
@@ -132,15 +132,15 @@ def test_two_accelerators_are_two_pools() -> None:
 
 def test_the_transfer_by_hand() -> None:
     """131,072 bytes per token; the rank that sends or receives most has its tp's share of 8,192 tokens."""
-    one = found([8], 4)
-    assert one.gpus == 8 and one.prefill.layout.gpus == 4 and one.cache_bytes == 8192 * 131072
-    least = min(one.prefill.layout.tp, one.decode.layout.tp)
+    split = pools_of([8], 4)
+    assert split.gpus == 8 and split.prefill.layout.gpus == 4 and split.cache_bytes == 8192 * 131072
+    least = min(split.prefill.layout.tp, split.decode.layout.tp)
     link = hardware.load("h100-sxm").link
-    assert link and one.transfer == pytest.approx(8192 * 131072 / least / link)
-    between = found([16], 8)
+    assert link and split.transfer == pytest.approx(8192 * 131072 / least / link)
+    split_between_nodes = pools_of([16], 8)
     over = hardware.load("h100-sxm").link_between
-    least = min(between.prefill.layout.tp, between.decode.layout.tp)
-    assert over and between.transfer == pytest.approx(8192 * 131072 / least / over)
+    least = min(split_between_nodes.prefill.layout.tp, split_between_nodes.decode.layout.tp)
+    assert over and split_between_nodes.transfer == pytest.approx(8192 * 131072 / least / over)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_the_transfer_by_hand() -> None:
 )
 def test_pools_that_cannot_be(gpus: list[int], prefill: int | None, expected: str) -> None:
     with pytest.raises(InputError, match=expected):
-        found(gpus, prefill)
+        pools_of(gpus, prefill)
 
 
 def test_weights_are_held_twice() -> None:
@@ -169,21 +169,21 @@ def test_the_command() -> None:
     load = ["--concurrency", "64", "--prompt", "8k", "--answer", "1k"]
     argv = ["deploy", "llama-3.1-8b", "--gpu", "h100:8", *load, "--disaggregate"]
     speed = typed.data(*argv, "4")["speed"]
-    one, both = speed["disaggregated"], speed["steady"]
-    assert one["prefill"]["layout"]["gpus"] == one["decode"]["layout"]["gpus"] == 4
-    assert one["steady"]["utilisation"] > both["utilisation"] and one["transfer"]["seconds"] > 0
+    split, steady = speed["disaggregated"], speed["steady"]
+    assert split["prefill"]["layout"]["gpus"] == split["decode"]["layout"]["gpus"] == 4
+    assert split["steady"]["utilisation"] > steady["utilisation"] and split["transfer"]["seconds"] > 0
     shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*argv, "auto", "--tpot", "1ms"])
     assert shown.exit_code == 1 and shown.stdout.startswith("misses mean TPOT")
     assert "Disaggregated prefill and decode" in shown.stdout and max(map(len, shown.stdout.splitlines())) <= 80
     lines = typed(*argv, "4").stdout.splitlines()
     assert lines[1].startswith("64 users in flight, 4 of 8 GPUs for prefill: TTFT ")
     assert lines[2].startswith("64 users in flight, not disaggregated: TTFT ")
-    held = typed.data(*argv, "4", "--tp", "2", "--price", "2")["speed"]
+    priced = typed.data(*argv, "4", "--tp", "2", "--price", "2")["speed"]
     for pool in ("prefill", "decode"):
-        assert held["disaggregated"][pool]["layout"]["tp"] == 2
-    apart, together = (one["cost_per_million_output"] for one in (held["disaggregated"], held))
-    served = [one["steady"]["per_gpu"] for one in (held["disaggregated"], held)]
-    assert apart * served[0] == pytest.approx(together * served[1]) == pytest.approx(2 / 3600 * 1e6)
+        assert priced["disaggregated"][pool]["layout"]["tp"] == 2
+    split_cost, whole_cost = (row["cost_per_million_output"] for row in (priced["disaggregated"], priced))
+    served = [row["steady"]["per_gpu"] for row in (priced["disaggregated"], priced)]
+    assert split_cost * served[0] == pytest.approx(whole_cost * served[1]) == pytest.approx(2 / 3600 * 1e6)
     kept = typed(*argv, "auto", "--tpot", "100ms")
     assert (
         kept.exit_code == 0
@@ -192,12 +192,12 @@ def test_the_command() -> None:
     )
     few = typed.data(*argv, "4", "--engine", "vllm", "--max-num-seqs", "2")
     seated = few["speed"]["disaggregated"]
-    assert seated["steady"]["line_s"] > 0 and seated["step_s"] < one["step_s"]
+    assert seated["steady"]["line_s"] > 0 and seated["step_s"] < split["step_s"]
     for value, source in (("8", "llama-3.1-8b"), ("x", "llama-3.1-8b"), ("4", "bert-base")):
         wrong = typed("deploy", source, "--gpu", "h100:8", "--disaggregate", value)
         assert wrong.exit_code == 2 and "disaggregate" in wrong.stderr
-    for more in (["--simulate"], ["--gpu", "h200:8"]):
-        wrong = typed(*argv, "4", *more)
+    for options in (["--simulate"], ["--gpu", "h200:8"]):
+        wrong = typed(*argv, "4", *options)
         assert wrong.exit_code == 2 and "--disaggregate" in wrong.stderr
     for limit, why in (("p95:1s", "is not simulated"), ("1s", "needs a load for its limits: --concurrency 64 or")):
         wrong = typed(*argv[:4], "--disaggregate", "auto", "--ttft", limit)

@@ -33,24 +33,24 @@ CARD = hardware.load("h100-sxm")
 @pytest.mark.parametrize("layout", [Layout(), Layout(tp=2), Layout(pp=2)], ids=str)
 @pytest.mark.parametrize("weights", ["bf16", "fp8"])
 def test_layers_that_share_weights_are_served_as_others(layout: Layout, weights: str) -> None:
-    times, held = [], []
+    times, pages = [], []
     for model in (APART, ALIKE):
-        one = Planner(model, CARD, engine(model, weights))
-        pace = LayoutTime(model, one.sharding, layout, CARD, one.engine)
+        planner = Planner(model, CARD, engine(model, weights))
+        pace = LayoutTime(model, planner.sharding, layout, CARD, planner.engine)
         times.append((pace.step(3, 100).achievable, pace.prefill(50).achievable))
-        held.append([rank.pages_bytes(100) for rank in one.ranks(layout)])
-    assert times[0] == pytest.approx(times[1], rel=1e-12) and held[0] == held[1]
+        pages.append([rank.pages_bytes(100) for rank in planner.ranks(layout)])
+    assert times[0] == pytest.approx(times[1], rel=1e-12) and pages[0] == pages[1]
 
 
 def test_an_adapter_of_layers_that_share_weights_is_one() -> None:
     """Its kernels start in every layer."""
-    found = []
+    costs = []
     for model in (APART, ALIKE):
         how = engine(model, adapters=(3, 8))
         cost = LayoutTime(model, Sharding(model, serving=True), Layout(), CARD, how).decode_parts(1, 9)["adapters"]
         (rank,) = Planner(model, CARD, how).ranks(Layout())
-        found.append((cost.launch, rank.adapters_bytes))
-    assert found[0] == (found[1][0], 4 * found[1][1]) and found[1][0] > 0
+        costs.append((cost.launch, rank.adapters_bytes))
+    assert costs[0] == (costs[1][0], 4 * costs[1][1]) and costs[1][0] > 0
 
 
 @pytest.mark.parametrize("name", ["zamba", "zamba2"])
@@ -60,18 +60,18 @@ def test_weights_of_another_layer_are_read_where_it_computes(name: str) -> None:
     work = RankWork(Sharding(model, serving=True).stages(layout)[0], layout, engine(model))
     work.loads(model.workload())
     read = {leaf.entry.path: leaf.weights for leaf in work.leaves}
-    held = {entry.path: entry for entry in model.ledger()}
-    borrowed = [path for path, entry in held.items() if entry.leaf.matrix and not entry.params]
+    entries = {entry.path: entry for entry in model.ledger()}
+    borrowed = [path for path, entry in entries.items() if entry.leaf.matrix and not entry.params]
     assert {"q", "down"} <= {path.rpartition(".")[2] for path in borrowed}
     for path in borrowed:
         if path.startswith("layers"):
-            d_in, d_out = held[path].leaf.matrix or (0, 0)
+            d_in, d_out = entries[path].leaf.matrix or (0, 0)
             bias = d_out * ("feed_forward" in path and name == "zamba2")
             assert read[path] == 2 * (d_in * d_out + bias), path
 
 
 @pytest.mark.parametrize(
-    ("name", "leaf", "scores", "each"),
+    ("name", "leaf", "scores", "flops"),
     [
         ("llama", "core", 4 * 2 * 24 * 24, 2 * (8 + 8)),
         ("deepseek-v3", "core", 4 * 2 * 24 * 24, 2 * (12 + 6)),
@@ -83,26 +83,26 @@ def test_weights_of_another_layer_are_read_where_it_computes(name: str) -> None:
     ],
 )
 def test_what_one_score_costs(
-    name: str, leaf: str, scores: int, each: Fraction, monkeypatch: pytest.MonkeyPatch
+    name: str, leaf: str, scores: int, flops: Fraction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two sequences of 24 tokens, in a server's pass and in a training step; FLOPs add up."""
     model, layout = build(TINY[name], name), Layout()
     entry = next(e for e in model.ledger(2, 24) if e.path.endswith(f"attention.{leaf}"))
-    assert scored(entry.operations) == scores and flops_per_score(entry.operations) == pytest.approx(float(each))
+    assert scored(entry.operations) == scores and flops_per_score(entry.operations) == pytest.approx(float(flops))
     work = model.workload(2, 24)._replace(tokens=96)
     passes = RankWork(Sharding(model, serving=True).stages(layout)[0], layout, engine(model))
-    (load, *_) = (one for one in passes.loads(work) if passes.leaves[one.leaf].entry.path.endswith(f"attention.{leaf}"))
+    (load, *_) = (job for job in passes.loads(work) if passes.leaves[job.leaf].entry.path.endswith(f"attention.{leaf}"))
     assert load.core and load.core.score * load.core.scores * load.runs == pytest.approx(load.core.dense)
-    asked = list[float]()
+    score_flops = list[float]()
 
-    def core(*given: Any, backward: bool = False) -> float:
-        asked.append(given[5])
+    def core(*arguments: Any, backward: bool = False) -> float:
+        score_flops.append(arguments[5])
         return 0.0
 
     monkeypatch.setattr(Kernels, "core", core)
     recipe = Recipe(tokens=24, micro_batch=2)
     assert StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm"))).works
-    assert any(score == pytest.approx(float(each)) for score in asked)
+    assert any(score == pytest.approx(float(flops)) for score in score_flops)
 
 
 def test_the_first_token_of_a_cached_prompt_is_no_sooner_for_chunks() -> None:

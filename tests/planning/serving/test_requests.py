@@ -34,15 +34,15 @@ def written(read: Callable[[str], Any], *lines: str) -> Any:
 def test_what_a_request_leaves_open() -> None:
     """Half of the context, none of it shared or cached; a rate of so many gaps in the time between the first and the
     last arrival."""
-    asked = request(101)
-    assert asked.traffic is not None
-    assert (asked.prompt, asked.answer, asked.traffic.prefix, asked.cached(16)) == (51, 50, 0, 0)
+    default = request(101)
+    assert default.traffic is not None
+    assert (default.prompt, default.answer, default.traffic.prefix, default.cached(16)) == (51, 50, 0, 0)
     assert request(101, times=(0.0, 1.0, 4.0)).rate == 2 / 4
     assert request(101, times=(0.0, 1.0, 4.0), rate=3.0).rate == 3.0
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("options", "message"),
     [
         ({"prompt": Lengths(0, 5)}, "prompt is 0, expected a whole number from 1 to the context of 100"),
         ({"prompt": Lengths(1, 500)}, "prompt is 500, expected a whole number from 1 to the context of 100"),
@@ -54,10 +54,10 @@ def test_what_a_request_leaves_open() -> None:
         ({"prompt": 5, "prefix": 6}, "shared prefix is 6, expected at most the 5 tokens"),
     ],
 )
-def test_a_request_that_cannot_be(asked: dict[str, Any], said: str) -> None:
+def test_a_request_that_cannot_be(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as error:
-        request(100, **asked)
-    assert said in str(error.value)
+        request(100, **options)
+    assert message in str(error.value)
 
 
 def test_lines_of_a_file_are_counted_from_one() -> None:
@@ -78,15 +78,15 @@ def test_lines_of_a_file_are_counted_from_one() -> None:
 
 
 def test_an_encoder_s_prompt_is_in_no_prefix_cache() -> None:
-    asked = request(512, 400, Fraction(1, 2))
+    half_cached = request(512, 400, Fraction(1, 2))
     for name, cached in (("t5-small", 0), ("llama-3.2-1b", 192)):
         model = load(name)
-        assert asked.on(LayoutTime(model, Sharding(model), Layout(), CARD, engine(model)), 512) == (400, cached)
+        assert half_cached.on(LayoutTime(model, Sharding(model), Layout(), CARD, engine(model)), 512) == (400, cached)
 
 
 def test_a_file_of_lengths_is_read_to_16_mib(tmp_path: Path) -> None:
-    with (tmp_path / "zeros").open("wb") as made:
-        made.truncate(2**24 + 1)
+    with (tmp_path / "zeros").open("wb") as file:
+        file.truncate(2**24 + 1)
     with pytest.raises(InputError, match="larger than 16,777,216 bytes"):
         lengths(f"@{tmp_path / 'zeros'}", "--prompt")
 
@@ -101,6 +101,6 @@ def test_a_request_takes_what_is_cached_for_it_too() -> None:
 
 def test_a_prompt_is_at_least_one_token_longer_than_its_prefix() -> None:
     """Of 5 tokens 4 are the prefix's, which are nobody's own; of 20 half are cached, 2 of which are it."""
-    for prompt, prefix, new, own in ((5, 10, 1, 0), (20, 2, 10, 8), (20, 19, 1, 0)):
+    for prompt, prefix, new, cached in ((5, 10, 1, 0), (20, 2, 10, 8), (20, 19, 1, 0)):
         (job,) = Requests(Lengths(prompt, prompt), Lengths(3, 3), cached=0.5, prefix=prefix).jobs(1, 0)
-        assert (job.prompt, job.cached) == (new, own)
+        assert (job.prompt, job.cached) == (new, cached)

@@ -47,13 +47,13 @@ def pace(name: str, gpu: str | Accelerator = "h100-sxm", layout: Layout = ONE, *
 
 
 def serving(
-    name: str, gpu: str = "h100-sxm", gpus: int = 1, context: int = 2048, concurrency: int = 1, **asked: Any
+    name: str, gpu: str = "h100-sxm", gpus: int = 1, context: int = 2048, concurrency: int = 1, **options: Any
 ) -> Serving:
     model = load(name)
-    planner = Planner(model, hardware.load(gpu), engine(model, "bf16"), asked.pop("draft", None))
-    found = plan(planner, context, concurrency, gpus)
-    price, limits = asked.pop("price", None), Slo(asked.pop("ttft", None), asked.pop("tpot", None))
-    return serve(found, request(context, **asked), price, limits)
+    planner = Planner(model, hardware.load(gpu), engine(model, "bf16"), options.pop("draft", None))
+    deployment = plan(planner, context, concurrency, gpus)
+    price, limits = options.pop("price", None), Slo(options.pop("ttft", None), options.pop("tpot", None))
+    return serve(deployment, request(context, **options), price, limits)
 
 
 run = Command("deploy")
@@ -65,9 +65,9 @@ run = Command("deploy")
 def test_decode_of_a_dense_model_reads_its_weights_and_its_cache() -> None:
     """Llama-3.1-8B, bf16, one H100 of 3.35 TB/s: all weights but the input embedding (one row of it), and the cache."""
     weights = 2 * (8_030_261_248 - 128_256 * 4096 + 4096)
-    found = pace("llama-3.1-8b").step(1, 2048)
-    assert found.floor == pytest.approx((weights + 131_072 * 2048) / 3.35e12, rel=1e-12)
-    assert f"{1000 * found.floor:.2f}" == "4.56" and found.floor_bound == "memory"
+    step = pace("llama-3.1-8b").step(1, 2048)
+    assert step.floor == pytest.approx((weights + 131_072 * 2048) / 3.35e12, rel=1e-12)
+    assert f"{1000 * step.floor:.2f}" == "4.56" and step.floor_bound == "memory"
     many = pace("llama-3.1-8b").step(7, 2048).floor
     assert many == pytest.approx((weights + 6 * 2 * 4096 + 7 * 131_072 * 2048) / 3.35e12, rel=1e-12)
 
@@ -76,8 +76,8 @@ def test_prefill_of_a_dense_model_computes_what_the_mask_leaves() -> None:
     """2 per weight and token but for the head, which is read for the last; 4·D per visible pair and layer; 989e12/s."""
     layers = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14_336)
     flops = 2 * 2048 * layers + 2 * 4096 * 128_256 + 32 * 4 * 4096 * 2048 * 2049 // 2
-    found = pace("llama-3.1-8b").prefill(2048)
-    assert found.floor == pytest.approx(flops / 989e12, rel=1e-12) and found.floor_bound == "compute"
+    prefill = pace("llama-3.1-8b").prefill(2048)
+    assert prefill.floor == pytest.approx(flops / 989e12, rel=1e-12) and prefill.floor_bound == "compute"
 
 
 def test_decode_of_experts_reads_at_least_those_of_a_token() -> None:
@@ -89,13 +89,13 @@ def test_decode_of_experts_reads_at_least_those_of_a_token() -> None:
     for batch in (1, 4, 300):
         elements = (attention + 2 * expert + 32_000 * 4096) / 4 + small + batch * 4096
         cache = batch * 2048 * 2 * 32 * 2 * 128  # two of the eight key/value heads
-        found = pace("mixtral-8x7b", "a100-80gb-sxm", Layout(tp=4)).step(batch, 2048)
-        assert found.floor == pytest.approx(2 * (elements + cache) / 2.039e12, rel=1e-9)
+        step = pace("mixtral-8x7b", "a100-80gb-sxm", Layout(tp=4)).step(batch, 2048)
+        assert step.floor == pytest.approx(2 * (elements + cache) / 2.039e12, rel=1e-9)
     card = replace(hardware.load("a100-80gb-sxm"), calibration=replace(PERFECT, spread=0.8))
-    one, few = (pace("mixtral-8x7b", card, Layout(tp=4)).decode_parts(n, 2048)["experts"].memory for n in (1, 4))
+    single, few = (pace("mixtral-8x7b", card, Layout(tp=4)).decode_parts(n, 2048)["experts"].memory for n in (1, 4))
     # Beta-distributed chances of 1/4 on average: a = 0.8, b = 2.4; untouched by four: Π (b + i)/(a + b + i)
     untouched = (2.4 * 3.4 * 4.4 * 5.4) / (3.2 * 4.2 * 5.2 * 6.2)
-    assert one == pytest.approx(2 * 2 * expert / 4 / 2.039e12, rel=0.02)  # and activations
+    assert single == pytest.approx(2 * 2 * expert / 4 / 2.039e12, rel=0.02)  # and activations
     assert few == pytest.approx(2 * 8 * (1 - untouched) * expert / 4 / 2.039e12, rel=0.02)
 
 
@@ -113,8 +113,8 @@ LINKS = {"all_to_all": Link(0.5, 0.0, 0.0, 1e-5, 1e-6)}
 
 
 def handled() -> Accelerator:
-    found = hardware.load("h200")
-    return replace(found, calibration=Efficiency(CURVES, LINKS, 0.5, 2e-6, 2.0, {}))
+    card = hardware.load("h200")
+    return replace(card, calibration=Efficiency(CURVES, LINKS, 0.5, 2e-6, 2.0, {}))
 
 
 def by_hand_pass(text: str, weights: str, work: Workload, layout: Layout = ONE) -> tuple[dict[str, Cost], Accelerator]:
@@ -126,7 +126,7 @@ def by_hand_pass(text: str, weights: str, work: Workload, layout: Layout = ONE) 
 def test_a_decode_step_by_hand() -> None:
     """Five sequences of 101 tokens; fp8 with a scale a tensor, all else in 16 bits."""
     work = Workload(5, 1, 100, 0, decoding=True)
-    found, card = by_hand_pass("D=64 L=3 h=4 h_kv=2 F=96 V=50 untied", "fp8", work)
+    costs, card = by_hand_pass("D=64 L=3 h=4 h_kv=2 F=96 V=50 untied", "fp8", work)
     bw, narrow, wide = card.bandwidth, card.peak("fp8"), card.peak("bf16")
 
     def product(d_in: int, d_out: int) -> float:
@@ -159,9 +159,9 @@ def test_a_decode_step_by_hand() -> None:
         "embedding": 2e-6,
         "head": 3e-6 + 64 * 2e-9,
     }
-    assert {kind: cost.compute + cost.memory for kind, cost in found.items()} == pytest.approx(times, rel=1e-12)
-    assert {kind: cost.launch for kind, cost in found.items()} == pytest.approx(starts, rel=1e-12)
-    floors = {kind: cost.least for kind, cost in found.items()}
+    assert {kind: cost.compute + cost.memory for kind, cost in costs.items()} == pytest.approx(times, rel=1e-12)
+    assert {kind: cost.launch for kind, cost in costs.items()} == pytest.approx(starts, rel=1e-12)
+    floors = {kind: cost.least for kind, cost in costs.items()}
     assert floors["feed_forward"] == pytest.approx((3 * 5 * 6 * 64 * 96 / narrow, 3 * (3 * 64 * 96 + 12) / bw, 0))
     assert floors["attention_core"] == pytest.approx((3 * 5 * 4 * 64 * 101 / wide, cache / bw, 0))
     assert floors["embedding"] == pytest.approx((0, 5 * 2 * 64 / bw, 0))
@@ -171,7 +171,7 @@ def test_a_decode_step_by_hand() -> None:
 def test_packed_weights_by_hand(rows: int) -> None:
     """Four bits and a scale of 20 for each row's group; with one row a sequence they are unpacked once for all five."""
     work = Workload(5, rows, 100, 0, decoding=True)
-    found, card = by_hand_pass("D=64 L=3 h=4 F=96 V=50 untied", "int4", work)
+    costs, card = by_hand_pass("D=64 L=3 h=4 F=96 V=50 untied", "int4", work)
     bw, wide = card.bandwidth, card.peak("bf16")
     once = 20 / 2 - 1 / 0.5 if rows == 1 else 0.0
 
@@ -180,7 +180,7 @@ def test_packed_weights_by_hand(rows: int) -> None:
         return memory + 3 * 2 * d_in * d_out / wide * (5 * rows / 0.5 + once)
 
     fed = 2 * product(64, 96) + product(96, 64) + 3 * 5 * rows * 2 * (3 * 96) / bw / 0.5
-    cost = found["feed_forward"]
+    cost = costs["feed_forward"]
     assert cost.memory + cost.compute == pytest.approx(fed, rel=1e-12)
     assert cost.launch == pytest.approx(3 * (2 * 5e-6 + (64 + 96) * 3e-9 + 2e-6), rel=1e-12)
 
@@ -191,20 +191,20 @@ def test_experts_by_hand(copies: int) -> None:
     each holds two of a layer, the fullest gets more, and passes over all ranks' inputs."""
     layout = Layout(dp=copies, ep=copies)
     work = Workload(5, 1, 100, 0, decoding=True)
-    found, card = by_hand_pass("D=64 L=3 h=4 F=96 V=50 E=8 k=2 untied", "bf16", work, layout)
+    costs, card = by_hand_pass("D=64 L=3 h=4 F=96 V=50 E=8 k=2 untied", "bf16", work, layout)
     bw, wide, touched = card.bandwidth, card.peak("bf16"), 1.0
     for i in range(5 * copies):
         touched *= (6 + i) / (8 + i)
-    held = 3 * 8 // copies * (1 - touched)
+    matrices = 3 * 8 // copies * (1 - touched)
     fullest = 1 + 0.56 * 2**0.82 / (2 * 2) ** 0.5 if copies > 1 else 1.0
 
     def product(d_in: int, d_out: int) -> float:
-        memory = 2 * (held * d_in * d_out + 3 * 2 * 5 * fullest * (d_in + d_out)) / bw / 0.9
-        rows = 3 * 2 * 5 * fullest + held * 6 / 2
+        memory = 2 * (matrices * d_in * d_out + 3 * 2 * 5 * fullest * (d_in + d_out)) / bw / 0.9
+        rows = 3 * 2 * 5 * fullest + matrices * 6 / 2
         return memory + rows * 2 * d_in * d_out / wide / 0.3
 
     gathered = 2 * 2.5 * (1 - 1 / copies) * copies * 5 * 64 * 3 / bw / 0.5  # before gate and up, and before down
-    cost = found["experts"]
+    cost = costs["experts"]
     assert cost.memory + cost.compute == pytest.approx(2 * product(64, 96) + product(96, 64) + gathered, rel=1e-9)
     assert cost.launch == pytest.approx(3 * (2 * 7e-6 + (64 + 96) * 4e-9), rel=1e-12)
     least = 3 * 8 // copies * min(0.25, 1 - touched) * 3 * 64 * 96
@@ -236,9 +236,9 @@ def test_a_tied_head_is_read_once_more() -> None:
 
 
 def test_quantised_weights_are_read_as_they_are_stored() -> None:
-    found, wide = (pace("llama-3.1-8b", weights=form).step(1, 2048).floor for form in ("fp8", "bf16"))
+    narrow, wide = (pace("llama-3.1-8b", weights=form).step(1, 2048).floor for form in ("fp8", "bf16"))
     layers = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14_336)
-    assert (wide - found) * 3.35e12 == pytest.approx(layers - 32 * 7 * 4, rel=1e-9)
+    assert (wide - narrow) * 3.35e12 == pytest.approx(layers - 32 * 7 * 4, rel=1e-9)
 
 
 # What others measured of whole steps. The curves in presets/efficiency/ are fitted to kernels alone.
@@ -257,9 +257,9 @@ def test_quantised_weights_are_read_as_they_are_stored() -> None:
 )
 def test_achievable_is_near_what_was_measured(name: str, gpu: str, tp: int, ttft: float | None, tpot: float) -> None:
     """aiconfigurator 0.12.0, interpolated from measured kernels (vLLM 0.24, static): a prompt of 2,048, bf16."""
-    found = pace(name, gpu, Layout(tp=tp))
-    assert 1000 * found.step(1, 2048).achievable == pytest.approx(tpot, rel=0.2)
-    assert ttft is None or 1000 * found.prefill(2048).achievable == pytest.approx(ttft, rel=0.2)
+    times = pace(name, gpu, Layout(tp=tp))
+    assert 1000 * times.step(1, 2048).achievable == pytest.approx(tpot, rel=0.2)
+    assert ttft is None or 1000 * times.prefill(2048).achievable == pytest.approx(ttft, rel=0.2)
 
 
 # No achievable figure is below a floor.
@@ -280,14 +280,14 @@ def test_nothing_is_faster_than_the_floor(data: st.DataObject) -> None:
     sharding = Sharding(model)
     gpus = 1 if accelerator.link is None else data.draw(st.sampled_from([1, 2, 6, 8]))
     layout = data.draw(st.sampled_from([layout for layout in sharding.layouts(gpus)] or [ONE]))
-    one = LayoutTime(model, sharding, layout, accelerator, engine(model, form, kv, chunk=chunk))
+    times = LayoutTime(model, sharding, layout, accelerator, engine(model, form, kv, chunk=chunk))
     prompt = data.draw(st.integers(1, 40_000))
-    cached = data.draw(st.integers(0, prompt - 1)) if one.caching and not one.encodes else 0
-    if not one.caching:
-        prompt = request(prompt).on(one, prompt)[0]
-    figures = [one.prefill(prompt, cached)]
-    if one.caching:
-        figures.append(one.step(data.draw(st.integers(1, 3000)), prompt, data.draw(st.integers(1, 9))))
+    cached = data.draw(st.integers(0, prompt - 1)) if times.caching and not times.encodes else 0
+    if not times.caching:
+        prompt = request(prompt).on(times, prompt)[0]
+    figures = [times.prefill(prompt, cached)]
+    if times.caching:
+        figures.append(times.step(data.draw(st.integers(1, 3000)), prompt, data.draw(st.integers(1, 9))))
     for figure in figures:
         assert 0 < figure.floor <= figure.achievable * (1 + 1e-9)
 
@@ -295,12 +295,12 @@ def test_nothing_is_faster_than_the_floor(data: st.DataObject) -> None:
 def test_an_encoders_prompt_is_not_its_decoders_too() -> None:
     """The decoder computes one token of a prompt, in the floor as well."""
     model, accelerator = load("t5-11b"), hardware.load("m1-max")
-    one = LayoutTime(model, Sharding(model), ONE, accelerator, engine(model, "bf16", "bf16", chunk=64))
+    times = LayoutTime(model, Sharding(model), ONE, accelerator, engine(model, "bf16", "bf16", chunk=64))
     for prompt in (61, 500):
-        found = one.prefill(prompt)
+        prefill = times.prefill(prompt)
         flops = model.ledger(1, 1, source=prompt).total("flops")
-        assert found.floor <= found.achievable
-        assert found.floor_bound == "compute" and found.floor * accelerator.peaks["fp16"] <= flops
+        assert prefill.floor <= prefill.achievable
+        assert prefill.floor_bound == "compute" and prefill.floor * accelerator.peaks["fp16"] <= flops
 
 
 # Chunks.
@@ -309,9 +309,9 @@ def test_an_encoders_prompt_is_not_its_decoders_too() -> None:
 @pytest.mark.slow
 def test_parts_of_chunks_add_up() -> None:
     for name in ("gemma-3-27b", "deepseek-v3", "jamba-v0.1", "gpt-oss-20b"):
-        one = pace(name, "h200", Layout(tp=8), chunk=512)
-        parts = one.prefill_parts(100_000, 160).values()
-        assert sum(part.achievable for part in parts) == pytest.approx(one.prefill(100_000, 160).achievable, rel=1e-9)
+        times = pace(name, "h200", Layout(tp=8), chunk=512)
+        parts = times.prefill_parts(100_000, 160).values()
+        assert sum(part.achievable for part in parts) == pytest.approx(times.prefill(100_000, 160).achievable, rel=1e-9)
 
 
 @given(st.integers(0, 3000), st.lists(st.integers(0, 3000), max_size=3))
@@ -319,9 +319,9 @@ def test_a_series_with_bends(number: int, bends: list[int]) -> None:
     def term(i: int) -> Cost:
         return Cost(compute=1 + 0.25 * i + sum(max(0, i - bend) for bend in bends), memory=3 + i + 0.5 * i * i)
 
-    found = series(term, number)
-    assert found.compute == pytest.approx(sum(term(i).compute for i in range(number)), rel=1e-6)
-    assert found.memory == pytest.approx(sum(term(i).memory for i in range(number)), rel=1e-6)
+    cost = series(term, number)
+    assert cost.compute == pytest.approx(sum(term(i).compute for i in range(number)), rel=1e-6)
+    assert cost.memory == pytest.approx(sum(term(i).memory for i in range(number)), rel=1e-6)
 
 
 def test_a_prompt_of_any_length_is_quick_to_time() -> None:
@@ -366,50 +366,50 @@ def test_speculation_by_its_formula() -> None:
 
 def test_a_draft_on_ranks_that_share_experts_is_as_busy_as_they() -> None:
     model, layout = load("deepseek-v3"), Layout(dp=2, ep=2)
-    held = Planner(model, hardware.load("h200"), engine(model, "fp8"), model.predictor)
-    timer = Timer(held, request(8192, 1024, acceptance=0.85, draft_tokens=1), 8192)
+    planner = Planner(model, hardware.load("h200"), engine(model, "fp8"), model.predictor)
+    timer = Timer(planner, request(8192, 1024, acceptance=0.85, draft_tokens=1), 8192)
     step, drafted = (
-        one.step(4, 8192, tokens, 0.5) for one, tokens in ((timer.layout_time(layout), 2), (timer.draft(layout), 1))
+        times.step(4, 8192, tokens, 0.5) for times, tokens in ((timer.layout_time(layout), 2), (timer.draft(layout), 1))
     )
-    found = timer.token_time(layout, 4, 0.5, 8192)
-    assert found.achievable == pytest.approx((step.achievable + drafted.achievable) / 1.85)
-    assert found.floor == pytest.approx((step.floor + drafted.floor) / 1.85)
+    token = timer.token_time(layout, 4, 0.5, 8192)
+    assert token.achievable == pytest.approx((step.achievable + drafted.achievable) / 1.85)
+    assert token.floor == pytest.approx((step.floor + drafted.floor) / 1.85)
     assert drafted.achievable != timer.draft(layout).step(4, 8192, 1, 1.0).achievable
-    alone, drafted = timer.layout_time(layout).step(1, 1024, 2, 1 / 2), timer.draft(layout).step(1, 1024, 1, 1 / 2)
+    single, drafted = timer.layout_time(layout).step(1, 1024, 2, 1 / 2), timer.draft(layout).step(1, 1024, 1, 1 / 2)
     first = timer.single_times(layout)[1]
-    assert first and first.achievable == pytest.approx((alone.achievable + drafted.achievable) / 1.85)
+    assert first and first.achievable == pytest.approx((single.achievable + drafted.achievable) / 1.85)
 
 
 def test_a_draft_that_shares_no_experts_has_all_its_sequences() -> None:
     """However busy the copies are that share the experts of the model that it drafts for."""
     model, layout = load("deepseek-v3"), Layout(dp=2, ep=2)
-    held = Planner(model, hardware.load("h200"), engine(model, "fp8"), load("mixtral-8x7b"))
-    timer = Timer(held, request(8192, 1024, acceptance=0.85, draft_tokens=1), 8192)
+    planner = Planner(model, hardware.load("h200"), engine(model, "fp8"), load("mixtral-8x7b"))
+    timer = Timer(planner, request(8192, 1024, acceptance=0.85, draft_tokens=1), 8192)
     step, drafted = timer.layout_time(layout).step(4, 8192, 2, 0.5), timer.draft(layout).step(4, 8192, 1, 1.0)
-    found = timer.token_time(layout, 4, 0.5, 8192)
-    assert found.achievable == pytest.approx((step.achievable + drafted.achievable) / 1.85)
+    token = timer.token_time(layout, 4, 0.5, 8192)
+    assert token.achievable == pytest.approx((step.achievable + drafted.achievable) / 1.85)
 
 
 def test_a_shared_prefix_is_held_and_computed_once() -> None:
     model = load("llama-3.1-8b")
-    alone, shared = (
+    unshared, shared = (
         Planner(model, hardware.load("h100-sxm"), engine(model, "bf16", prefix=prefix)) for prefix in (0, 3000)
     )
-    each, held = 131072, 3000 // 16 * 16  # bytes per token; whole pages
+    per_token, prefix_tokens = 131072, 3000 // 16 * 16  # bytes per token; whole pages
     for n in (1, 2, 50):
-        more, less = (planner.fullest(ONE, 4096, n).cache for planner in (alone, shared))
-        assert (more, less) == (n * 4096 * each, n * 4096 * each - (n - 1) * held * each)
+        full, reduced = (planner.fullest(ONE, 4096, n).cache for planner in (unshared, shared))
+        assert (full, reduced) == (n * 4096 * per_token, n * 4096 * per_token - (n - 1) * prefix_tokens * per_token)
     most = shared.max_concurrency(ONE, 4096)
     last = shared.fullest(ONE, 4096, most)
-    assert last.free >= 0 and last.cache == held * each + most * (4096 - held) * each
-    assert last.free < (4096 - held) * each + 10**6  # one more sequence and its logits
-    assert request(8192, 4096, prefix=3000).cached(16) == held
-    assert request(8192, 4096, Fraction(1, 2), prefix=3000).cached(16) == held  # its own hits are within it
+    assert last.free >= 0 and last.cache == prefix_tokens * per_token + most * (4096 - prefix_tokens) * per_token
+    assert last.free < (4096 - prefix_tokens) * per_token + 10**6  # one more sequence and its logits
+    assert request(8192, 4096, prefix=3000).cached(16) == prefix_tokens
+    assert request(8192, 4096, Fraction(1, 2), prefix=3000).cached(16) == prefix_tokens  # its own hits are within it
     assert request(8192, 4096, Fraction(7, 8), prefix=3000).cached(16) == 3584
     # A window that has passed the prefix, and a state, share nothing of it.
     for name in ("D=256 L=2 h=4 F=512 V=64 window=64", "mamba-2.8b"):
-        other = load(name)
-        a, b = (Planner(other, hardware.load("h100-sxm"), engine(other, prefix=p)) for p in (0, 1024))
+        windowed = load(name)
+        a, b = (Planner(windowed, hardware.load("h100-sxm"), engine(windowed, prefix=p)) for p in (0, 1024))
         assert a.fullest(ONE, 20000, 9).cache == b.fullest(ONE, 20000, 9).cache
     with pytest.raises(InputError, match="shared prefix is 5000, expected at most the 4,096"):
         request(8192, 4096, prefix=5000)
@@ -428,14 +428,14 @@ def test_one_request_alone_is_never_slower_than_under_load(seed: int) -> None:
     for layout in planner.layouts(draw.choice((1, 2, 4, 8))):
         if not planner.max_concurrency(layout, prompt + answer) or not timer.links_known(layout):
             continue
-        alone = timer.single_request(layout)
+        single = timer.single_request(layout)
         if layout.sharing == 1:
-            assert timer.steady(layout, 1).e2e == pytest.approx(alone.e2e)
+            assert timer.steady(layout, 1).e2e == pytest.approx(single.e2e)
         loads = [timer.steady(layout, users) for users in (2, 3, 17, 100)]
-        loads += [timer.steady(layout, 1, share * alone.rate) for share in (0.01, 0.5, 2)]
+        loads += [timer.steady(layout, 1, share * single.rate) for share in (0.01, 0.5, 2)]
         for state in loads:
-            assert state.e2e >= alone.e2e * (1 - 1e-9) and state.ttft >= alone.ttft * (1 - 1e-9), layout
-            assert not state.tpot or not alone.tpot or state.tpot >= alone.tpot * (1 - 1e-9), layout
+            assert state.e2e >= single.e2e * (1 - 1e-9) and state.ttft >= single.ttft * (1 - 1e-9), layout
+            assert not state.tpot or not single.tpot or state.tpot >= single.tpot * (1 - 1e-9), layout
 
 
 def test_a_speculative_step_and_its_gain_are_on_screen() -> None:
@@ -455,14 +455,14 @@ def test_a_speculative_step_and_its_gain_are_on_screen() -> None:
 
 def test_costs_are_gpu_time() -> None:
     """A GPU-hour of 3.6 is a thousandth a second; the answers bear all of it, prompt tokens the time they take."""
-    found = serving("llama-3.1-70b", gpus=4, concurrency=8, price=3.6)
-    point = found.chosen
+    priced = serving("llama-3.1-70b", gpus=4, concurrency=8, price=3.6)
+    point = priced.chosen
     assert point.layout.gpus == 4
-    each = 1e-3 * 4 / point.steady.rate  # of a request
-    assert point.cost_per_million_output(3.6) == pytest.approx(1e6 * each / 1024)
-    whole = found.layout_time.prefill_rate(1024)
+    request_cost = 1e-3 * 4 / point.steady.rate  # of a request
+    assert point.cost_per_million_output(3.6) == pytest.approx(1e6 * request_cost / 1024)
+    whole = priced.layout_time.prefill_rate(1024)
     assert point.cost_per_million_input(3.6) == pytest.approx(1e6 * 1e-3 * 4 / whole)
-    assert point.cost_per_million_input(3.6) == pytest.approx(1e6 * each * point.steady.utilisation / 1024)
+    assert point.cost_per_million_input(3.6) == pytest.approx(1e6 * request_cost * point.steady.utilisation / 1024)
 
 
 # What is not known or makes no sense.
@@ -490,15 +490,15 @@ def test_by_a_bandwidth_alone_one_sequence_has_a_speed() -> None:
     card = "16GB@500GB/s"
     _, _, err = run("llama-3.1-8b", "--gpu", f"{card}:1", "--weights", "Q8_0", "--context", "8k")
     assert f"{card}@60TFLOPS says it" in err
-    (alone,) = re.findall(r"by its bandwidth alone one sequence decodes ([\d.]+) tokens/s$", err, re.M)
+    (tokens_per_s,) = re.findall(r"by its bandwidth alone one sequence decodes ([\d.]+) tokens/s$", err, re.M)
     for also in (card, f"{card}@9000TFLOPS"):
         (row,) = txcalc.fit("llama-3.1-8b", gpu=also, weights="Q8_0", context=8192).to_dict()["rows"]
-        assert row["tokens_per_s"] == pytest.approx(float(alone), rel=0.005)
+        assert row["tokens_per_s"] == pytest.approx(float(tokens_per_s), rel=0.005)
     line = ("llama-3.1-8b", "--gpu", "rtx-3060:1", "--weights", "Q4_K_M", "--gpu-layers", "16", "--context", "8k")
     _, _, err = run(*line, "--engine", "llama.cpp", "--ram", "64GB@80GB/s")  # prompts need the host's peak
-    (alone,) = re.findall(r"no speed: .*; one sequence decodes ([\d.]+) tokens/s$", err, re.M)
+    (tokens_per_s,) = re.findall(r"no speed: .*; one sequence decodes ([\d.]+) tokens/s$", err, re.M)
     _, out, _ = run(*line, "--engine", "llama.cpp", "--ram", "64GB@80GB/s@9000TFLOPS", "--json")
-    assert json.loads(out)["speed"]["achievable"]["tpot_s"] == pytest.approx(1 / float(alone), rel=0.005)
+    assert json.loads(out)["speed"]["achievable"]["tpot_s"] == pytest.approx(1 / float(tokens_per_s), rel=0.005)
 
 
 # The report.
@@ -511,19 +511,19 @@ def test_modules_that_are_called_one_by_one_fuse_nothing() -> None:
     model = load("D=512 L=3 h=8 h_kv=2 F=1024 V=1000")
     form, stage = engine(model, "bf16"), PipelineStage(0, 1, model.root)
     work = model.workload(2, 256, 0, logits="last")
-    fused, apart = (RankTime(stage, ONE, card, form, eager).parts(work) for eager in (False, True))
-    assert apart["other"].launch - fused["other"].launch == pytest.approx(3 * 2 * starts)  # the sums of a layer
-    assert apart["norm"] == fused["norm"]
-    grown = apart["feed_forward"].memory - fused["feed_forward"].memory
+    fused, eager_costs = (RankTime(stage, ONE, card, form, eager).parts(work) for eager in (False, True))
+    assert eager_costs["other"].launch - fused["other"].launch == pytest.approx(3 * 2 * starts)  # the sums of a layer
+    assert eager_costs["norm"] == fused["norm"]
+    grown = eager_costs["feed_forward"].memory - fused["feed_forward"].memory
     on_chip = 3 * 2 * (2 * 256 * 1024) * 2  # act(gate) of each layer, written and read, 2 bytes each
     assert grown == pytest.approx(on_chip / card.bandwidth / card.efficiency.memory)
-    turned = apart["attention"].memory - fused["attention"].memory
+    turned = eager_costs["attention"].memory - fused["attention"].memory
     passes = 4 * 3 * 2 * 2 * 256 * (8 + 2) * 64 * 2  # q and k of each layer read and written 4 times more, 2 bytes each
     assert turned == pytest.approx(passes / card.bandwidth / card.efficiency.memory)
     mixture = load("D=512 L=3 h=8 h_kv=2 F=1024 V=1000 E=16 k=2")
-    own = replace(card, calibration=card.efficiency.overlaid({"host_s": 1.0}, {"host_s": "here"}))
+    slow_host = replace(card, calibration=card.efficiency.overlaid({"host_s": 1.0}, {"host_s": "here"}))
     stage, step = PipelineStage(0, 1, mixture.root), mixture.workload(4, 1, 100, logits="last")
-    timer = RankTime(stage, ONE, own, engine(mixture, "bf16"), eager=True, issued=True)
+    timer = RankTime(stage, ONE, slow_host, engine(mixture, "bf16"), eager=True, issued=True)
     # Of 16 experts 4 tokens choose 8, each with gate, up, activation and down.
     assert timer.parts(step)["experts"].host == 3 * 8 * 4
 
@@ -536,9 +536,9 @@ def test_several_are_one_table() -> None:
     assert "deepseek-v3 on h100-sxm" in err and "8 × h100-sxm" in out
     rows = run.data(*argv)["deployments"]
     assert [row["model"]["name"] for row in rows] == ["llama-3.1-8b"] * 2 + ["deepseek-v3"] * 2
-    alone = run.data("llama-3.1-8b", "--gpu", "l4:3", "--price", "2")
-    alone["times_cheapest"] = rows[1]["times_cheapest"]
-    assert rows[1] == {key: value for key, value in alone.items() if key != "schema"}
+    single = run.data("llama-3.1-8b", "--gpu", "l4:3", "--price", "2")
+    single["times_cheapest"] = rows[1]["times_cheapest"]
+    assert rows[1] == {key: value for key, value in single.items() if key != "schema"}
     assert [row["fits"] for row in rows] == [True, True, False, False]
     assert run("deepseek-v3", "--gpu", "l4", "--gpu", "l40s:2", "--tp", "2", "--pp", "1", "--dp", "1")[0] == 1
     code, out, err = run("gpt2", "llama-3.1-8b", "--gpu", "l4:2", "--tp", "2", "--price", "1", "--context", "1k")
@@ -556,8 +556,8 @@ def test_several_are_one_table() -> None:
 
 def link_seconds(gpu: str, layout: Layout, name: str = "llama-3.1-70b") -> tuple[float, float]:
     """Seconds of the transfers of a prefill of 2,048 tokens: least, and as reached without latency."""
-    found = pace(name, gpu, layout).prefill_parts(2048)["collectives"]
-    return found.least_link, found.link
+    collectives = pace(name, gpu, layout).prefill_parts(2048)["collectives"]
+    return collectives.least_link, collectives.link
 
 
 def test_a_ring_over_two_nodes_is_as_fast_as_their_network_cards() -> None:
@@ -596,10 +596,10 @@ def test_deploy_and_train_differ_by_the_library_of_a_link_alone(size: int) -> No
 
 
 def test_a_node_without_a_network_is_refused_where_it_is_needed() -> None:
-    apart = replace(hardware.load("h100-sxm"), link_between=None)
-    assert pace("llama-3.1-8b", apart, Layout(tp=8)).prefill(64).achievable > 0
+    isolated = replace(hardware.load("h100-sxm"), link_between=None)
+    assert pace("llama-3.1-8b", isolated, Layout(tp=8)).prefill(64).achievable > 0
     with pytest.raises(InputError, match="its link between nodes is not known"):
-        pace("llama-3.1-8b", apart, Layout(tp=16))
+        pace("llama-3.1-8b", isolated, Layout(tp=16))
 
 
 def test_older_flash_kernels_are_as_fast_as_was_measured() -> None:

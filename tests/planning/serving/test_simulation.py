@@ -41,13 +41,13 @@ from txcalc.planning.serving.steady_state import closed_loop, open_loop
 from txcalc.planning.serving.traffic import Arrival, Lengths, Requests, arrivals, lengths
 
 
-def linear(fixed: float, each: float) -> Callable[[float], float]:
-    return lambda n: fixed + each * n
+def linear(fixed: float, slope: float) -> Callable[[float], float]:
+    return lambda n: fixed + slope * n
 
 
 SERVERS = st.builds(
-    lambda fixed, each, token, budget, sequences, pages, tokens: Server(
-        linear(fixed, each), token, 0.0, budget, sequences, pages, 16, tokens
+    lambda fixed, slope, token, budget, sequences, pages, tokens: Server(
+        linear(fixed, slope), token, 0.0, budget, sequences, pages, 16, tokens
     ),
     st.floats(1e-3, 0.05),
     st.floats(0, 1e-3),
@@ -58,7 +58,7 @@ SERVERS = st.builds(
     st.sampled_from([1.0, 1.0, 2.4]),
 )
 TRAFFIC = st.builds(
-    lambda low, more, answer, rate, burst: Requests(Lengths(low, low + more), Lengths(1, answer), 0.0, rate, burst),
+    lambda low, spread, answer, rate, burst: Requests(Lengths(low, low + spread), Lengths(1, answer), 0.0, rate, burst),
     st.integers(1, 400),
     st.integers(0, 300),
     st.integers(1, 500),
@@ -73,14 +73,14 @@ def ran(server: Server, traffic: Requests, number: int = 60, clients: int = 7, s
 
 @given(SERVERS, TRAFFIC)
 def test_littles_law(server: Server, traffic: Requests) -> None:
-    found = ran(server, traffic)
-    assert found.inside * found.seconds == pytest.approx(sum(one.e2e for one in found.done), rel=1e-6)
-    if not found.preempted:
-        assert found.waiting * found.seconds == pytest.approx(sum(one.ttft for one in found.done), rel=1e-6)
+    run = ran(server, traffic)
+    assert run.inside * run.seconds == pytest.approx(sum(served.e2e for served in run.done), rel=1e-6)
+    if not run.preempted:
+        assert run.waiting * run.seconds == pytest.approx(sum(served.ttft for served in run.done), rel=1e-6)
 
 
 def mean(run: SimulatedRun, what: str) -> float:
-    return sum(getattr(one, what) for one in run.done) / len(run.done)
+    return sum(getattr(served, what) for served in run.done) / len(run.done)
 
 
 @pytest.mark.drawn(quick=1)
@@ -104,9 +104,9 @@ def test_an_open_loop_is_the_closed_forms(rate: float) -> None:
 def test_a_line_of_bursts_is_the_closed_forms(busy: float, burstiness: float) -> None:
     """Of prompts that take a step each. Kingman's formula for any times between requests has a quarter of it at 0.05:
     those of a burst wait for each other however idle the server is."""
-    server, one = Server(linear(0.0, 0.0), 0.02 / 1024, 0.0, 1024, 1024, 1 << 30), Lengths(1, 1)
+    server, single_token = Server(linear(0.0, 0.0), 0.02 / 1024, 0.0, 1024, 1024, 1 << 30), Lengths(1, 1)
     rate = busy / 0.02
-    run = ran(server, Requests(Lengths(1024, 1024), one, 0, rate, burstiness), 40_000)
+    run = ran(server, Requests(Lengths(1024, 1024), single_token, 0, rate, burstiness), 40_000)
     form = open_loop(Demand(linear(0.0, 0.0), 0.02, 0.02, 1.0, 1, bursts=1 / burstiness), rate, 1024)
     assert mean(run, "ttft") == pytest.approx(form.ttft, rel=0.08)
 
@@ -160,10 +160,10 @@ def test_seats_and_looks_are_the_closed_forms(clients: int, seats: int, interval
     st.sampled_from([0.1, 0.3]),
 )
 def test_closed_loops_of_drawn_servers_are_the_closed_forms(
-    fixed: float, each: float, token: float, prompt: int, answer: int, clients: int, spread: float
+    fixed: float, slope: float, token: float, prompt: int, answer: int, clients: int, spread: float
 ) -> None:
     """However much of the time prompts take: what `steady` says of 500 drawn ones."""
-    step, by = linear(fixed, each), int(answer * spread)
+    step, by = linear(fixed, slope), int(answer * spread)
     traffic = Requests(Lengths(prompt, prompt), Lengths(answer - by, answer + by))
     run = ran(
         Server(step, token, 0.01, 8192, 4096, 1 << 40, polls=2.0), traffic, round(rounds(clients) * clients), clients
@@ -183,9 +183,10 @@ def test_answers_of_one_length_differ_a_little() -> None:
     argv = ["deploy", "llama-3.1-8b", "--gpu", "h100-sxm:1", "--concurrency", "8", "--prompt", "1k", "--simulate"]
     run = CliRunner().invoke
     assert "simulated answers differ by up to 8 tokens" in run(app, [*argv, "--answer", "200"]).stderr
-    for more in (["--answer", "200±20"], ["--answer", "200", "--rate", "1/s"], ["--engine", "sglang"]):
-        said = run(app, [*argv, *more]).stderr
-        assert "by up to 8 tokens" not in said and ("answers of one length end together" in said) == ("sglang" in more)
+    for options in (["--answer", "200±20"], ["--answer", "200", "--rate", "1/s"], ["--engine", "sglang"]):
+        err = run(app, [*argv, *options]).stderr
+        together = "answers of one length end together" in err
+        assert "by up to 8 tokens" not in err and together == ("sglang" in options)
     speed = json.loads(run(app, [*argv, "--answer", "200", "--json"]).stdout)["speed"]
     assert speed["simulation"]["ttft_s"]["mean"] == pytest.approx(speed["steady"]["ttft_s"]["mean"], rel=0.2)
 
@@ -193,16 +194,16 @@ def test_answers_of_one_length_differ_a_little() -> None:
 def test_a_look_by_hand() -> None:
     """While one decodes, a request that came after a look waits for the next, ten steps later."""
     server = Server(linear(0.01, 0), 1e-3, 0.0, 1000, 8, 1000, interval=10)
-    found = simulate(server, iter([Arrival(0, 100, 51), Arrival(0.15, 50, 1)]))
-    second = next(one for one in found.done if one.answer == 1)
+    run = simulate(server, iter([Arrival(0, 100, 51), Arrival(0.15, 50, 1)]))
+    second = next(served for served in run.done if served.answer == 1)
     assert second.first == pytest.approx(0.1 + 9 * 0.01 + 0.01 + 0.05)
 
 
 def test_a_request_by_hand() -> None:
     """300 tokens in chunks of 100; the second request waits for the first chunks and decodes beside the first."""
     server = Server(linear(0.01, 0), 1e-3, 0.5, 100, 8, 1000)
-    found = simulate(server, iter([Arrival(0, 300, 3), Arrival(0, 50, 1)]))
-    first, second = found.done if found.done[0].answer == 3 else found.done[::-1]
+    run = simulate(server, iter([Arrival(0, 300, 3), Arrival(0, 50, 1)]))
+    first, second = run.done if run.done[0].answer == 3 else run.done[::-1]
     assert first.first == pytest.approx(0.5 + 0.3)
     # Its first token computes with the second's prompt in one step, which decodes too; then it decodes alone.
     assert second.first == second.last == pytest.approx(0.5 + 0.3 + 0.01 + 0.05)
@@ -236,10 +237,10 @@ class _Stepped:
             return self.left[0].at if self.left else math.inf
         return min(self.asking) if self.left and self.asking else math.inf
 
-    def fits(self, more: float, running: int) -> bool:
-        held = sum(one.base for one in self.filling) + more
-        held += sum(one.base + (self.step - one.since) * self.server.tokens for one in self.decoding)
-        return running <= 1 or held + running * self.server.block / 2 <= self.server.pages * self.server.block
+    def fits(self, extra: float, running: int) -> bool:
+        tokens = sum(sequence.base for sequence in self.filling) + extra
+        tokens += sum(sequence.base + (self.step - sequence.since) * self.server.tokens for sequence in self.decoding)
+        return running <= 1 or tokens + running * self.server.block / 2 <= self.server.pages * self.server.block
 
     def come(self) -> None:
         if self.running and (self.step - self.looked) % self.server.interval:
@@ -254,19 +255,19 @@ class _Stepped:
 
     def admit(self) -> None:
         while self.line and self.running < self.server.sequences:
-            one = self.line[0]
-            base = one.prompt + one.job.cached + 1
+            sequence = self.line[0]
+            base = sequence.prompt + sequence.job.cached + 1
             if not self.fits(base + len(self.decoding) * self.server.tokens, self.running + 1):
                 return
-            one.base, one.left = base, one.prompt
+            sequence.base, sequence.left = base, sequence.prompt
             self.filling.append(self.line.pop(0))
 
     def give_back(self) -> None:
         while not self.fits(len(self.decoding) * self.server.tokens, self.running):
             last = (self.filling or self.decoding).pop()
             if last.since:
-                told = min(last.answer - 1, int((self.step - last.since) * self.server.tokens))
-                last.prompt, last.answer, last.since = last.base - last.job.cached + told, last.answer - told, 0
+                emitted = min(last.answer - 1, int((self.step - last.since) * self.server.tokens))
+                last.prompt, last.answer, last.since = last.base - last.job.cached + emitted, last.answer - emitted, 0
             self.line.insert(0, last)
             self.preempted += 1
 
@@ -274,31 +275,31 @@ class _Stepped:
         """Seconds of a step."""
         room = max(1, self.server.budget - math.ceil(len(self.decoding) * self.server.tokens))
         computed = 0
-        for one in self.filling:
-            chunk = min(one.left, room - computed)
-            one.left, computed = one.left - chunk, computed + chunk
+        for sequence in self.filling:
+            chunk = min(sequence.left, room - computed)
+            sequence.left, computed = sequence.left - chunk, computed + chunk
         return (self.server.step(len(self.decoding)) if self.decoding else 0) + computed * self.server.token
 
-    def ends(self, one: _Sequence) -> None:
-        self.done.append((one.job.at, one.first, self.now + one.late, one.job.answer))
-        self.asking.append(self.now + one.late)
+    def ends(self, sequence: _Sequence) -> None:
+        self.done.append((sequence.job.at, sequence.first, self.now + sequence.late, sequence.job.answer))
+        self.asking.append(self.now + sequence.late)
 
     def tell(self) -> None:
-        for one in list(self.decoding):
-            if (self.step - one.since) * self.server.tokens >= one.answer:
-                self.decoding.remove(one)
-                self.ends(one)
+        for sequence in list(self.decoding):
+            if (self.step - sequence.since) * self.server.tokens >= sequence.answer:
+                self.decoding.remove(sequence)
+                self.ends(sequence)
         while self.filling and not self.filling[0].left:
-            one = self.filling.pop(0)
-            if one.first < 0:
+            sequence = self.filling.pop(0)
+            if sequence.first < 0:
                 polls = self.server.polls * self.server.step(len(self.decoding)) if self.decoding else 0
-                one.late = self.server.delay + polls
-                one.first = self.now + one.late
-            one.answer, one.since = one.answer - 1, self.step
-            if one.answer:
-                self.decoding.append(one)
+                sequence.late = self.server.delay + polls
+                sequence.first = self.now + sequence.late
+            sequence.answer, sequence.since = sequence.answer - 1, self.step
+            if sequence.answer:
+                self.decoding.append(sequence)
             else:
-                self.ends(one)
+                self.ends(sequence)
 
     def run(self) -> tuple[Any, ...]:
         while True:
@@ -323,7 +324,7 @@ class _Stepped:
 @share_of(150)
 @given(
     st.builds(
-        lambda fixed, each, delay, *rest: Server(linear(fixed / 64, each / 256), 1 / 1024, delay / 8, *rest),
+        lambda fixed, slope, delay, *rest: Server(linear(fixed / 64, slope / 256), 1 / 1024, delay / 8, *rest),
         st.integers(1, 8), st.integers(0, 8), st.integers(0, 3), st.integers(1, 40), st.integers(1, 6),
         st.integers(8, 20), st.sampled_from([2, 8]), st.sampled_from([1.0, 1.5, 2.0]), st.integers(0, 2),
         st.integers(1, 5),
@@ -339,8 +340,8 @@ def test_steps_that_are_taken_at_once_are_those_one_by_one(
     came = [job._replace(at=sum(gaps[: i + 1]) / 32) for i, job in enumerate(jobs)] if clients is None else jobs
     jobs = [job for job in came if job.prompt + job.cached + job.answer <= server.pages * server.block]
     run = simulate(server, iter(jobs), clients)
-    found = run.seconds, run.waiting, run.inside, run.busy, run.most_waiting, run.preempted, run.steps
-    assert (sorted(map(tuple, run.done)), *found) == _Stepped(server, jobs, clients).run()
+    figures = run.seconds, run.waiting, run.inside, run.busy, run.most_waiting, run.preempted, run.steps
+    assert (sorted(map(tuple, run.done)), *figures) == _Stepped(server, jobs, clients).run()
 
 
 @pytest.mark.parametrize(("hits", "cached"), [(0, 0), (Fraction(1, 2), 496)])
@@ -348,8 +349,8 @@ def test_a_copy_as_the_simulation_sees_it(hits: Any, cached: int) -> None:
     """Its demand again: seconds of a token, what its first takes beside steps, the pages of the longest sequences."""
     model = txcalc.load("llama-3.1-8b")
     planner = Planner(model, hardware.load("h100-sxm"), engine(model, chunk=300, interval=3))
-    asked = request(4000, 1000, answer=200, hits=Fraction(hits))
-    timer, layout = Timer(planner, asked, 4000), Layout(dp=2)
+    traffic = request(4000, 1000, answer=200, hits=Fraction(hits))
+    timer, layout = Timer(planner, traffic, 4000), Layout(dp=2)
     demand, server = timer.demand(layout), Server.of(timer, layout, 9)
     pages = planner.max_concurrency(layout, 1200) // 2 * 1200 // 16
     assert server[3:] == (300, 9, pages, 16, 1.0, demand.polls, 3)
@@ -388,10 +389,10 @@ def test_copies_that_share_experts_gather_prompts(gathers: bool, layout: Layout,
 STATE = Steady(9.0, 9.0, 9.0, 7.0, 0.5, 4.0)
 
 
-def loaded(asked: Any, together: float = 1.0) -> Any:
+def loaded(traffic: Any, together: float = 1.0) -> Any:
     """A timer whose every load is in one state."""
     return SimpleNamespace(
-        request=asked,
+        request=traffic,
         planner=SimpleNamespace(engine=SimpleNamespace(memory=None)),
         steady=lambda layout, clients, rate: STATE,
         demand=lambda layout: SimpleNamespace(together=together),
@@ -400,7 +401,7 @@ def loaded(asked: Any, together: float = 1.0) -> Any:
 
 
 def steady_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Server, "of", lambda *given: Server(linear(0.01, 0), 1e-3, 0.0, 1000, 8, 1000))
+    monkeypatch.setattr(Server, "of", lambda *arguments: Server(linear(0.01, 0), 1e-3, 0.0, 1000, 8, 1000))
 
 
 def test_a_copy_gets_every_second_of_two_copies_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,18 +414,18 @@ def test_a_copy_gets_every_second_of_two_copies_requests(monkeypatch: pytest.Mon
 def test_a_figure_of_a_simulated_load() -> None:
     """Of two copies, one of which was simulated: three requests in four seconds."""
     run = SimulatedRun([Done(0, 1, 3, 5), Done(1, 1.5, 2, 2), Done(2, 4, 4, 1)], 4.0)
-    found = Simulated(run, 2, 0, False)
-    assert found.output == 2 * 8 / 4 and found.requests_per_s == 2 * 3 / 4
-    assert found.ttft and found.tpot and found.e2e
-    assert (found.ttft.mean, found.tpot.mean, found.e2e.mean) == (3.5 / 3, 0.5, 2.0)
+    summary = Simulated(run, 2, 0, False)
+    assert summary.output == 2 * 8 / 4 and summary.requests_per_s == 2 * 3 / 4
+    assert summary.ttft and summary.tpot and summary.e2e
+    assert (summary.ttft.mean, summary.tpot.mean, summary.e2e.mean) == (3.5 / 3, 0.5, 2.0)
     limits = ((1.0, 0.5), (1.0, 0.49), (0.99, 0.5), (2.0, None), (None, 0.49), (None, None))
-    assert [3 * run.within(*each) for each in limits] == [2, 0, 1, 3, 1, 3]
-    steady = found.means(Steady(9.0, 9.0, 9.0, 7.0, 0.5, 3.0))
+    assert [3 * run.within(*limit) for limit in limits] == [2, 0, 1, 3, 1, 3]
+    steady = summary.means(Steady(9.0, 9.0, 9.0, 7.0, 0.5, 3.0))
     assert steady == Steady(3.5 / 3, 0.5, 2.0, 7.0, 0.5, 3.0)
     # TTFT are 0.5, 1 and 2: a percentile is the least value that this percentage do not exceed.
-    ttft = {percent: found.bounded(Slo(1.0, None, percent), steady).ttft for percent in (33, 33.4, 50, 66, 67, 99.9)}
+    ttft = {percent: summary.bounded(Slo(1.0, None, percent), steady).ttft for percent in (33, 33.4, 50, 66, 67, 99.9)}
     assert ttft == {33: 0.5, 33.4: 1.0, 50: 1.0, 66: 1.0, 67: 2.0, 99.9: 2.0}
-    assert found.bounded(Slo(None, 1.0, None, 99), steady._replace(tpot=9.0)) == steady
+    assert summary.bounded(Slo(None, 1.0, None, 99), steady._replace(tpot=9.0)) == steady
     assert SimulatedRun().output == SimulatedRun().within(None, None) == 0
 
 
@@ -450,8 +451,8 @@ def test_pages_that_are_short_are_given_back() -> None:
     server = Server(linear(0.01, 0), 1e-5, 0.0, 512, 16, 100)
     run = ran(server, Requests(Lengths(200, 200), Lengths(600, 600)), 40, 8)
     assert run.preempted > 0 and len(run.done) == 40
-    more = ran(server._replace(pages=1000), Requests(Lengths(200, 200), Lengths(600, 600)), 40, 8)
-    assert more.preempted == 0 and more.output > run.output
+    roomy = ran(server._replace(pages=1000), Requests(Lengths(200, 200), Lengths(600, 600)), 40, 8)
+    assert roomy.preempted == 0 and roomy.output > run.output
     with pytest.raises(InputError, match=r"tokens of a request is 2,?600, expected at most the 1,600"):
         ran(server, Requests(Lengths(2000, 2000), Lengths(600, 600)))
 
@@ -469,8 +470,8 @@ def test_lengths_as_they_are_written(tmp_path: Path) -> None:
     assert lengths("4k+-1k", "x") == lengths("3k..5k", "x")
     file = tmp_path / "lengths.txt"
     file.write_text("100\n\n1k\n")
-    found: Any = lengths(f"@{file}", "--prompt")
-    assert found == (100, 1024, (100, 1024)) and found.mean == 562 and found.spread == pytest.approx((462 / 562) ** 2)
+    sizes: Any = lengths(f"@{file}", "--prompt")
+    assert sizes == (100, 1024, (100, 1024)) and sizes.mean == 562 and sizes.spread == pytest.approx((462 / 562) ** 2)
     even = Lengths(3, 7)
     assert even.mean == 5 and even.spread == pytest.approx(2 / 25)
     for bad in ("x", "4k±5k", "0..3", "5..3", "@nothing.txt", "4k±"):
@@ -493,9 +494,9 @@ def test_arrivals_from_a_file(tmp_path: Path) -> None:
     file.write_text("0\n1e12\n")
     with pytest.raises(InputError, match=re.escape(f"{file}, line 2")):
         arrivals(str(file))
-    for text, said in (("1\n", "fewer than two"), ("2\n1\n", "line 2"), ("a\nb\n", "line 1"), ("1\nnan\n", "line 2")):
+    for text, words in (("1\n", "fewer than two"), ("2\n1\n", "line 2"), ("a\nb\n", "line 1"), ("1\nnan\n", "line 2")):
         file.write_text(text)
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=words):
             arrivals(str(file))
 
 
@@ -522,9 +523,9 @@ def test_the_contract_of_a_simulation(tmp_path: Path) -> None:
     speed = json.loads(out)["speed"]
     assert code == 0
     for key in ("ttft_s", "tpot_s", "e2e_s"):
-        loaded, found = speed["steady"][key], speed["simulation"][key]
+        loaded, simulation = speed["steady"][key], speed["simulation"][key]
         assert 0 < loaded["p50"] <= loaded["p90"] <= loaded["p99"] and loaded["mean"] == pytest.approx(
-            found["mean"], rel=0.2
+            simulation["mean"], rel=0.2
         )
     assert speed["simulation"]["requests"] == 2000 and 0 <= speed["simulation"]["within_limits"] <= 1
     assert run_(*argv, "--rate", "10/s", "--requests", "2000", "--json")[1] == out

@@ -54,12 +54,12 @@ def test_a_rate_s_sequences(lasts: bool, inside: float, monkeypatch: pytest.Monk
     monkeypatch.setattr(Timer, "steady", lambda self, layout, clients, rate=None: state)
     model = load("llama-3.1-8b")
     planner = Planner(model, hardware.load("h100-sxm"), engine(model))
-    found = arrange(planner, request(4096, rate=1.0), 4096, 3, 1)
+    deployment = arrange(planner, request(4096, rate=1.0), 4096, 3, 1)
     most = planner.max_concurrency(Layout(), 4096)
-    wanted = {inf: most if lasts else 3, 7.2: 8, 0.1: 3, 1e9: most}
-    assert found.concurrency == wanted[inside] and found.best.max_concurrency == most
+    expected = {inf: most if lasts else 3, 7.2: 8, 0.1: 3, 1e9: most}
+    assert deployment.concurrency == expected[inside] and deployment.best.max_concurrency == most
     assert (
-        found.rule
+        deployment.rule
         == "first those that fit, then those within the limits, then the shortest end-to-end time at this load"
     )
 
@@ -71,8 +71,8 @@ def test_ranks_of_smaller_nodes_are_apart() -> None:
     assert json.loads(run(*argv)[1])["speed"]["achievable"]["tpot_s"] == eight < four < slow
     assert run(*argv, "--node", "0")[0] == 2
     # Of a card whose link between nodes is not known, layouts that need it are not timed.
-    code, shown, said = run("llama-3.1-8b", "--gpu", "l40s:4", "--node", "2", "--tp", "4")
-    assert code == 0 and "TTFT" not in shown and "its link between nodes" in said
+    code, out, err = run("llama-3.1-8b", "--gpu", "l40s:4", "--node", "2", "--tp", "4")
+    assert code == 0 and "TTFT" not in out and "its link between nodes" in err
 
 
 def serves(timer: Timer, layout: Layout, users: int, limits: Slo, rate: float | None = None) -> bool:
@@ -135,18 +135,18 @@ def test_an_unsuited_card_is_named_as_that() -> None:
     assert "not suited to serve this load within the limits" in text and "4 × NVIDIA L4" in text
     data = run.data("llama-3.1-8b", "--gpu", "l4", *CHAT, code=1)
     assert data["fewest_gpus"] is None and data["layout"]["gpus"] == data["min_gpus"] == 4
-    assert [each["users"] for each in data["unsuited"]["latencies"]] == [1, 2]
+    assert [latency["users"] for latency in data["unsuited"]["latencies"]] == [1, 2]
     # Of several cards the others answer, and it is marked.
-    code, out, said = run("llama-3.1-8b", "--gpu", "l4@0.5", "--gpu", "h100@2.5", *CHAT)
-    assert code == 0 and "not suited" in out and "note: llama-3.1-8b on l4: not suited: on 8 GPUs" in said
+    code, out, err = run("llama-3.1-8b", "--gpu", "l4@0.5", "--gpu", "h100@2.5", *CHAT)
+    assert code == 0 and "not suited" in out and "note: llama-3.1-8b on l4: not suited: on 8 GPUs" in err
     assert "unsuited" not in run.data("llama-3.1-8b", "--gpu", "h100", *CHAT)
 
 
 def test_a_card_that_misses_a_limit_is_too_slow() -> None:
     argv = ("llama-3.1-8b", "--gpu", "l4:4", "--gpu", "h100:4", *CHAT[:-4], "--ttft", "p90:500ms", "--requests", "500")
-    code, out, said = run(*argv)
-    assert code == 0 and "too slow" in out and " yes " in out and "note: llama-3.1-8b on l4: misses p90 TTFT " in said
-    assert "; largest load within them: 8 users on tp=2 dp=2, TTFT 438 ms," in said  # simulated, too
+    code, out, err = run(*argv)
+    assert code == 0 and "too slow" in out and " yes " in out and "note: llama-3.1-8b on l4: misses p90 TTFT " in err
+    assert "; largest load within them: 8 users on tp=2 dp=2, TTFT 438 ms," in err  # simulated, too
 
 
 def test_a_simulation_is_as_long_for_means_as_for_percentiles() -> None:
@@ -188,10 +188,10 @@ def test_a_limit_of_a_percentile_is_simulated_and_met() -> None:
 def test_the_capacity_by_a_percentile_is_not_that_of_the_first_requests() -> None:
     """Ten requests of each user let the first ones, which start together, decide: 18 users."""
     argv = ("llama-3.1-8b", "--gpu", "l40s:1", *CHAT[2:6], "--ttft", "p95:1s", "--tpot", "60ms")
-    users, more = (run.data(*argv, *words)["speed"]["capacity"]["sequences"] for words in ((), ("--requests", "4000")))
-    assert users == pytest.approx(more, rel=0.1)  # another sample
+    short, long = (run.data(*argv, *words)["speed"]["capacity"]["sequences"] for words in ((), ("--requests", "4000")))
+    assert short == pytest.approx(long, rel=0.1)  # another sample
     few = run.data(*argv, "--requests", "180")["speed"]["capacity"]["sequences"]
-    assert few < 0.6 * users
+    assert few < 0.6 * short
 
 
 @pytest.mark.slow
@@ -279,7 +279,7 @@ def test_from_which_load_serving_is_cheaper_than_an_api() -> None:
     assert whole["requests"] == pytest.approx(requests) and whole["api_cost"] == pytest.approx(requests * request_cost)
     assert least["utilisation"] == pytest.approx(month / request_cost / requests) and whole["utilisation"] == 1
     assert stated["requests"] == pytest.approx(0.3 * requests) and stated["tokens"] == pytest.approx(704.4 * requests)
-    assert {each["plan_cost"] for each in (least, whole, stated)} == {month}
+    assert {break_even["plan_cost"] for break_even in (least, whole, stated)} == {month}
     out = " ".join(run(*BUY, "--api", "0.05/.2", "--utilisation", "30%")[1].split())
     share = f"{100 * least['utilisation']:.1f} % of this load"
     serving = "serving llama-3.1-8b is cheaper than the API from 11.2 M requests a month on"
@@ -317,9 +317,9 @@ def test_one_replica_less_is_too_few(seed: int) -> None:
     limits = Slo(draw.choice((0.4, 1.0, 3.0, None)), draw.choice((0.02, 0.04, 0.1, None)))
     planner = Planner(load(name), hardware.load(gpu), engine(load(name)))
     context, users = prompt + answer, users if rate is None else 1
-    asked = request(context, prompt, answer=answer, rate=rate)
-    plan = arrange(planner, asked, context, users, limits=limits)
-    timer, gpus = Timer(planner, asked, context), plan.best.layout.gpus
+    traffic = request(context, prompt, answer=answer, rate=rate)
+    plan = arrange(planner, traffic, context, users, limits=limits)
+    timer, gpus = Timer(planner, traffic, context), plan.best.layout.gpus
     if plan.fewest is None:
         assert plan.unsuited and not limits.met_by(plan.unsuited.two_users or plan.unsuited.one_user)
         layouts = [layout for n in (1, 2, 4, 8) for layout in planner.layouts(n) if layout.dp == 1]
@@ -337,16 +337,16 @@ def test_one_replica_less_is_too_few(seed: int) -> None:
 def test_a_rate_that_is_too_high_is_told_the_highest_that_is_not() -> None:
     """On the layout that answers most, of which a hundredth more is too much: with its speed and its cost."""
     argv = ["llama-3.1-8b", "--gpu", "h100-sxm:8@2", "--rate", "5/s"]
-    model, asked = load("llama-3.1-8b"), request(8192, rate=5.0)
+    model, traffic = load("llama-3.1-8b"), request(8192, rate=5.0)
     planner = Planner(model, hardware.load("h100-sxm"), engine(model))
     for limits in (Slo(), Slo(tpot=0.012)):
-        found = serve(arrange(planner, asked, 8192, 1, gpus=8, limits=limits), asked, None, limits)
-        layouts, timer, best = [choice.layout for choice in found.plan.choices], found.timer, found.busiest
+        serving = serve(arrange(planner, traffic, 8192, 1, gpus=8, limits=limits), traffic, None, limits)
+        layouts, timer, best = [choice.layout for choice in serving.plan.choices], serving.timer, serving.busiest
         rates = {layout: timer.steady(layout, 1, 5.0).rate for layout in layouts}
-        assert best and not found.chosen.steady.lasts and rates[found.chosen.layout] == max(rates.values())
+        assert best and not serving.chosen.steady.lasts and rates[serving.chosen.layout] == max(rates.values())
         assert best.rate < max(rates.values()) and limits.met_by(best.steady) and best.steady.timed
-        more = [timer.steady(layout, 1, 1.02 * best.rate) for layout in layouts]
-        assert not any(steady.timed and limits.met_by(steady) for steady in more)
+        faster = [timer.steady(layout, 1, 1.02 * best.rate) for layout in layouts]
+        assert not any(steady.timed and limits.met_by(steady) for steady in faster)
     code, out, _ = run(*argv)
     largest = "requests/s; largest load with known latencies: 4.32 requests/s on tp=2 dp=4, TTFT "
     assert code == 1 and largest in out.replace("\n", " ")
@@ -359,11 +359,11 @@ def test_a_rate_that_is_too_high_is_told_the_highest_that_is_not() -> None:
 
 def test_the_highest_rate_may_be_less_than_one_a_second() -> None:
     """Of prompts of 100,000 tokens, few of which an accelerator holds at once."""
-    model, asked = load("llama-3.1-8b"), request(100_000, rate=5.0)
+    model, traffic = load("llama-3.1-8b"), request(100_000, rate=5.0)
     planner = Planner(model, hardware.load("h100-sxm"), engine(model))
-    found = serve(arrange(planner, asked, 100_000, 1, gpus=1), asked, None)
-    assert found.busiest and found.busiest.rate < 0.01 and found.busiest.steady.timed
-    assert not found.timer.steady(found.busiest.layout, 1, 1.02 * found.busiest.rate).timed
+    serving = serve(arrange(planner, traffic, 100_000, 1, gpus=1), traffic, None)
+    assert serving.busiest and serving.busiest.rate < 0.01 and serving.busiest.steady.timed
+    assert not serving.timer.steady(serving.busiest.layout, 1, 1.02 * serving.busiest.rate).timed
 
 
 @pytest.mark.slow
@@ -386,9 +386,9 @@ def test_users_beyond_the_cache_wait_in_line() -> None:
     assert code == 1 and out.startswith("misses mean TTFT ")
     code, out, _ = run("llama-3.1-70b", "--gpu", "h100-sxm:1")
     assert code == 1 and out.startswith("does not fit on ") and "largest load that fits" not in out
-    alone, joined = deploy("qwen3-14b", "m1-8gb"), deploy("qwen3-14b", "m1-8gb:8")  # Macs are not joined unasked
-    assert (alone.layout.gpus, alone.fits, joined.layout.gpus) == (1, False, 8)
-    assert "no sequence of any length fits (limited by weights)" in alone.to_text()
+    single, joined = deploy("qwen3-14b", "m1-8gb"), deploy("qwen3-14b", "m1-8gb:8")  # Macs are not joined unasked
+    assert (single.layout.gpus, single.fits, joined.layout.gpus) == (1, False, 8)
+    assert "no sequence of any length fits (limited by weights)" in single.to_text()
 
 
 def test_prices_are_a_cards_own() -> None:

@@ -15,13 +15,13 @@ from txcalc.planning.serving.queueing import CLOSE, Loop
 from txcalc.planning.serving.steady_state import closed_loop, open_loop
 
 
-def linear(fixed: float, each: float) -> Callable[[float], float]:
-    return lambda n: fixed + each * max(1.0, n)
+def linear(fixed: float, slope: float) -> Callable[[float], float]:
+    return lambda n: fixed + slope * max(1.0, n)
 
 
 DEMANDS = st.builds(
-    lambda fixed, each, prompt, slower, chunks, answer, tokens, own: Demand(
-        linear(fixed, each), prompt, prompt * slower, chunks, answer, tokens, own, own * 10
+    lambda fixed, slope, prompt, slower, chunks, answer, tokens, overhead: Demand(
+        linear(fixed, slope), prompt, prompt * slower, chunks, answer, tokens, overhead, overhead * 10
     ),
     st.floats(1e-3, 0.1),
     st.floats(0, 1e-3),
@@ -36,37 +36,37 @@ DEMANDS = st.builds(
 
 def test_one_user_alone() -> None:
     """Nothing in line: the prompt, and 99 steps that nobody shares."""
-    found = closed_loop(Demand(linear(0.01, 0), 0.2, 0.3, 0.25, 100, overhead=0.05), 1)
-    assert found.ttft == pytest.approx(0.05 + 0.3) and found.tpot == pytest.approx(0.01) and found.line == 0
-    assert found.e2e == pytest.approx(0.35 + 0.99) == pytest.approx(1 / found.rate, rel=1e-4)
+    steady = closed_loop(Demand(linear(0.01, 0), 0.2, 0.3, 0.25, 100, overhead=0.05), 1)
+    assert steady.ttft == pytest.approx(0.05 + 0.3) and steady.tpot == pytest.approx(0.01) and steady.line == 0
+    assert steady.e2e == pytest.approx(0.35 + 0.99) == pytest.approx(1 / steady.rate, rel=1e-4)
 
 
 def test_a_step_and_its_share_of_the_prompts() -> None:
     """Long answers: all users decode nearly all the time, each step pays users/(answer − 1) prompts."""
-    found = closed_loop(Demand(linear(0.01, 0.001), 0.2, 0.2, 0.1, 10_001), 64)
-    assert found.tpot == pytest.approx(0.01 + 0.064 + 64 * 0.2 / 10_000, rel=0.01)
-    assert found.utilisation == pytest.approx(found.rate * 0.2)
+    steady = closed_loop(Demand(linear(0.01, 0.001), 0.2, 0.2, 0.1, 10_001), 64)
+    assert steady.tpot == pytest.approx(0.01 + 0.064 + 64 * 0.2 / 10_000, rel=0.01)
+    assert steady.utilisation == pytest.approx(steady.rate * 0.2)
 
 
 def test_the_wait_of_an_open_loop_is_pollaczek_and_khinchines() -> None:
     """Answers of one token: a queue of prompts alone, M/D/1."""
-    found = open_loop(Demand(linear(0.01, 0), 0.2, 0.2, 0.0, 1), 2.5, 100)
-    assert found.lasts and found.utilisation == pytest.approx(0.5)
-    assert found.ttft == pytest.approx(0.2 + 0.5 * 0.2 / (2 * 0.5)) and found.tpot is None
+    steady = open_loop(Demand(linear(0.01, 0), 0.2, 0.2, 0.0, 1), 2.5, 100)
+    assert steady.lasts and steady.utilisation == pytest.approx(0.5)
+    assert steady.ttft == pytest.approx(0.2 + 0.5 * 0.2 / (2 * 0.5)) and steady.tpot is None
 
 
 def test_copies_that_share_experts_wait_for_each_other() -> None:
     """Few requests: each of eight copies' prompts, alone at 0.06 s, holds up all steps. Many: nearly all have one."""
     demand = Demand(linear(0.01, 0), 0.1, 0.06, 0.0, 1001, sharing=8, solo=0.06)
-    apart, few = (closed_loop(one, 2) for one in (demand._replace(sharing=1, prompt=0.06), demand))
-    assert few.tpot and apart.tpot
+    unshared, few = (closed_loop(load, 2) for load in (demand._replace(sharing=1, prompt=0.06), demand))
+    assert few.tpot and unshared.tpot
     # Of two users' prompts one is another's; of sixteen fifteen are.
-    assert few.tpot - 0.01 == pytest.approx(15 * (apart.tpot - 0.01), rel=0.1)  # two coincide at times
-    many = [closed_loop(one, 2000) for one in (demand, demand._replace(sharing=1))]
+    assert few.tpot - 0.01 == pytest.approx(15 * (unshared.tpot - 0.01), rel=0.1)  # two coincide at times
+    many = [closed_loop(load, 2000) for load in (demand, demand._replace(sharing=1))]
     assert many[0].rate == pytest.approx(many[1].rate, rel=0.1) == pytest.approx(10, rel=0.2)
     # Eight prompts per step and copy: every copy computes some, though they take a third of its time.
     slow = demand._replace(step=linear(0.03, 1e-4), prompt=0.02, unloaded=0.012, solo=0.012)
-    thousands = [closed_loop(one, 8000).tpot for one in (slow, slow._replace(sharing=1))]
+    thousands = [closed_loop(load, 8000).tpot for load in (slow, slow._replace(sharing=1))]
     assert thousands[0] == pytest.approx(thousands[1], rel=0.01)
 
 
@@ -95,15 +95,15 @@ def test_polls_of_copies_that_gather_by_hand() -> None:
     assert Loop(demand._replace(interval=60), 20.0).poll_interval(10.0) == 60
 
 
-@pytest.mark.parametrize(("chunks", "alone"), [(1.0, 0), (2.0, 0), (2.5, 0.5)])
-def test_a_prompt_beside_nothing_waits_for_the_line(chunks: float, alone: float) -> None:
+@pytest.mark.parametrize(("chunks", "share"), [(1.0, 0), (2.0, 0), (2.5, 0.5)])
+def test_a_prompt_beside_nothing_waits_for_the_line(chunks: float, share: float) -> None:
     """Without steps of others: for the prompts before it, and for what its last chunk computes of another."""
     rate, prompt, queue, chunk = 2.0, 0.2, 0.3, 0.2 / chunks
     demand = Demand(linear(0.01, 0), prompt, prompt, chunks, 1)
     whole = int(-(-chunks // 1)) - 1
-    mine = (1 - exp(-rate * whole * chunk)) * alone
-    behind = (1 - exp(-rate * (queue + prompt))) / 2
-    expected = queue + (0.6 * mine + 0.4 * behind) * chunk
+    mine = (1 - exp(-rate * whole * chunk)) * share
+    later = (1 - exp(-rate * (queue + prompt))) / 2
+    expected = queue + (0.6 * mine + 0.4 * later) * chunk
     assert Loop(demand, None).prefill_wait(rate, 0.0, queue) == pytest.approx(expected)
 
 
@@ -112,9 +112,9 @@ def test_as_many_seats_as_a_birth_takes_are_a_chain_of_two_states() -> None:
     demand = Demand(linear(0.01, 0), 0.25, 0.25, 0.5, 3)
     loop, share = Loop(demand, None), 0.5
     left = 0.01 / share + 0.25 * share / (1 - share**2)
-    own = 0.01 + 0.25 * (1 + 2 * left)
-    taken = 2 * 0.02 + max(0.0, own - 0.02) * share * (1 - share**2) / share
-    full = 2 * taken / 2.5 / (1 + 2 * taken / 2.5)
+    busy_step = 0.01 + 0.25 * (1 + 2 * left)
+    seconds = 2 * 0.02 + max(0.0, busy_step - 0.02) * share * (1 - share**2) / share
+    full = 2 * seconds / 2.5 / (1 + 2 * seconds / 2.5)
     assert loop.population(2.0, 2.5) == (pytest.approx(2.5 * full), pytest.approx(full))
     assert loop.population(2.0, 2.49)[1] == 1.0
 
@@ -133,18 +133,18 @@ def test_those_that_decode_are_a_birth_death_chain() -> None:
 
 @given(DEMANDS, st.floats(1, 2000))
 def test_littles_law_in_a_closed_loop(demand: Demand, clients: float) -> None:
-    found = closed_loop(demand, clients)
-    assert found.inside == pytest.approx(clients, rel=1e-3)
+    steady = closed_loop(demand, clients)
+    assert steady.inside == pytest.approx(clients, rel=1e-3)
     near = 1 + CLOSE  # how exactly the sequences that decode are found
-    assert 0 < found.utilisation < 1 and found.ttft * near >= demand.unloaded
+    assert 0 < steady.utilisation < 1 and steady.ttft * near >= demand.unloaded
     if demand.answer > 1:
-        assert found.tpot and found.tpot * near >= demand.step(found.decoding) / demand.tokens
-        assert found.decoding == pytest.approx(found.rate * (demand.answer - 1) * found.tpot, rel=1e-6)
+        assert steady.tpot and steady.tpot * near >= demand.step(steady.decoding) / demand.tokens
+        assert steady.decoding == pytest.approx(steady.rate * (demand.answer - 1) * steady.tpot, rel=1e-6)
 
 
 WHOLE = st.builds(
-    lambda fixed, each, prompt, slower, chunks, answer, *rest: Demand(
-        linear(fixed, each), prompt, prompt * slower, chunks, answer, *rest
+    lambda fixed, slope, prompt, slower, chunks, answer, *rest: Demand(
+        linear(fixed, slope), prompt, prompt * slower, chunks, answer, *rest
     ),
     st.floats(1e-3, 0.1),
     st.floats(1e-5, 1e-3),
@@ -164,14 +164,14 @@ WHOLE = st.builds(
 
 
 @given(WHOLE, st.sampled_from((0.2, 1.0, 2.0, 300.0)), st.booleans())
-def test_no_client_is_answered_quicker_than_alone(one: Demand, n: float, shared: bool) -> None:
+def test_no_client_is_answered_quicker_than_alone(demand: Demand, n: float, shared: bool) -> None:
     """Of less than one client a copy too, as a user of several copies is; who looks rarely finds a lone one at once."""
-    one = one._replace(sharing=2, solo=one.prompt / 2, gathers=True) if shared else one
-    found = closed_loop(one, n)
-    assert found.ttft >= (one.overhead + one.unloaded) * (1 - 1e-9)
-    assert (found.tpot or 0) >= one.step(0.0) / one.tokens * (1 - 1e-9)
-    if n <= 1 and not one.together and not shared:
-        rare = one._replace(interval=40, rounds=1e9)
+    demand = demand._replace(sharing=2, solo=demand.prompt / 2, gathers=True) if shared else demand
+    steady = closed_loop(demand, n)
+    assert steady.ttft >= (demand.overhead + demand.unloaded) * (1 - 1e-9)
+    assert (steady.tpot or 0) >= demand.step(0.0) / demand.tokens * (1 - 1e-9)
+    if n <= 1 and not demand.together and not shared:
+        rare = demand._replace(interval=40, rounds=1e9)
         assert closed_loop(rare, n).ttft == pytest.approx(closed_loop(rare._replace(interval=1), n).ttft, rel=1e-6)
 
 
@@ -197,56 +197,56 @@ def line(n: float, room: float, varied: float) -> float:
 def test_a_line_of_prompts_is_what_its_formulas_say(whole: Demand, busy: float) -> None:
     """GI/M/1: who finds another is the fixed point of the transform of a gamma's times; its wait by Kingman's
     variances."""
-    one = whole._replace(
+    demand = whole._replace(
         answer=1, sharing=2, solo=whole.prompt
     )  # copies, none of which has another's steps to wait for
-    found = open_loop(one, busy / one.prompt, 100)
-    late = found.ttft - one.overhead - one.unloaded
-    held = late / one.prompt * (one.bursts + 1) / (one.bursts + one.spread)  # found/(1 − found)
-    finds = held / (1 + held)
-    assert finds == pytest.approx((1 + one.bursts * (1 - finds) / busy) ** (-1 / one.bursts), rel=1e-4)
-    assert (found.tpot, found.e2e, found.decoding) == (None, found.ttft, 0)
-    assert (found.rate, found.utilisation) == (busy / one.prompt, pytest.approx(busy))
+    steady = open_loop(demand, busy / demand.prompt, 100)
+    late = steady.ttft - demand.overhead - demand.unloaded
+    odds = late / demand.prompt * (demand.bursts + 1) / (demand.bursts + demand.spread)  # finds/(1 − finds)
+    finds = odds / (1 + odds)
+    assert finds == pytest.approx((1 + demand.bursts * (1 - finds) / busy) ** (-1 / demand.bursts), rel=1e-4)
+    assert (steady.tpot, steady.e2e, steady.decoding) == (None, steady.ttft, 0)
+    assert (steady.rate, steady.utilisation) == (busy / demand.prompt, pytest.approx(busy))
 
 
 @example(Demand(linear(0.01, 0.001), 0.1, 0.1, 1.0, 20), 0.8, 30.0)  # full from 14 on, whose steps leave 99 %
 @given(WHOLE, st.floats(0.05, 0.8), st.floats(2, 30))
-def test_a_population_is_its_chain_s(one: Demand, busy: float, most: float) -> None:
+def test_a_population_is_its_chain_s(demand: Demand, busy: float, most: float) -> None:
     """Birth by birth: that of n over n − 1 is the rate times the seconds that one of n takes, over n."""
-    rate = busy / one.prompt
-    loop = Loop(one, None)
+    rate = busy / demand.prompt
+    loop = Loop(demand, None)
     counts = 1 / (1 - busy)
-    each = (one.bursts * counts**2 + one.spread * (counts - 1) ** 2 + 1) / 2
-    steps = (one.answer - 1) / one.tokens
+    birth = (demand.bursts * counts**2 + demand.spread * (counts - 1) ** 2 + 1) / 2
+    steps = (demand.answer - 1) / demand.tokens
 
-    def taken(n: float) -> float:
-        step = one.step(n)
-        left = step / (1 - busy) + one.prompt * busy * (one.bursts + one.spread) / (1 - busy**2)
-        own = step + one.prompt * (1 + rate * left)
+    def seconds_in_seat(n: float) -> float:
+        step = demand.step(n)
+        left = step / (1 - busy) + demand.prompt * busy * (demand.bursts + demand.spread) / (1 - busy**2)
+        busy_step = step + demand.prompt * (1 + rate * left)
         even = step / (1 - busy)
-        return steps * even + max(0, own - even) * busy * (1 - busy**steps) / (1 - busy)
+        return steps * even + max(0, busy_step - even) * busy * (1 - busy**steps) / (1 - busy)
 
     # As many as the mean has, where it has one, are within the grid: steps of the chain are births.
     states, chance = [0.0], [1.0]
-    while states[-1] + each <= most:
-        states.append(states[-1] + each)
-        chance.append(chance[-1] * rate * taken(states[-1]) / states[-1])
-    found, full = loop.population(rate, most)
-    if each > most:
+    while states[-1] + birth <= most:
+        states.append(states[-1] + birth)
+        chance.append(chance[-1] * rate * seconds_in_seat(states[-1]) / states[-1])
+    mean, full = loop.population(rate, most)
+    if birth > most:
         assert full == 1
         return
     crowded = sum(
         c
         for n, c in zip(states, chance, strict=True)
-        if rate * (one.prompt + one.chunks * one.step(n) * (n > 0)) >= 0.99
+        if rate * (demand.prompt + demand.chunks * demand.step(n) * (n > 0)) >= 0.99
     )
-    assert found == pytest.approx(sum(n * c for n, c in zip(states, chance, strict=True)) / sum(chance), rel=1e-6)
+    assert mean == pytest.approx(sum(n * c for n, c in zip(states, chance, strict=True)) / sum(chance), rel=1e-6)
     assert full == pytest.approx((crowded + chance[-1]) / sum(chance), rel=1e-6)
 
 
 @given(DEMANDS, st.floats(1, 1000), st.floats(1.05, 3))
-def test_more_users_wait_longer_and_are_served_more(demand: Demand, clients: float, more: float) -> None:
-    few, many = closed_loop(demand, clients), closed_loop(demand, clients * more)
+def test_more_users_wait_longer_and_are_served_more(demand: Demand, clients: float, factor: float) -> None:
+    few, many = closed_loop(demand, clients), closed_loop(demand, clients * factor)
     assert many.e2e >= few.e2e * (1 - 1e-4)
     if demand.chunks < 0.5:  # else chunks share so many steps that more users may yield less
         slower = demand.step(many.decoding) / demand.step(few.decoding)

@@ -53,8 +53,8 @@ def pipeline(schedule: str, stages: int, batches: int, pieces: int = 1, **change
     """Seconds of a step of equal pieces that take one second forward and two backward, and the busy ones."""
     vpp = pieces if schedule == "interleaved" else 1
     recipe = Recipe(Layout(pp=stages, vpp=vpp), accumulation=batches, schedule=schedule)
-    one = PieceTime(1 / pieces, 1 / pieces, 1 / pieces, 0.0)._replace(**changes)
-    line = simulate(recipe, [one] * (stages * pieces))
+    piece = PieceTime(1 / pieces, 1 / pieces, 1 / pieces, 0.0)._replace(**changes)
+    line = simulate(recipe, [piece] * (stages * pieces))
     return line.seconds, line.busy(0)
 
 
@@ -79,10 +79,10 @@ def test_ranks_of_cp_share_what_a_sequence_takes(name: str, context: str) -> Non
     """Keys of all ranks, and windows that reach into another's share: FLOPs add up to one rank's, and so does time."""
     model, whole = load(name), Recipe(tokens=8192)
     part = replace(whole, layout=Layout(cp=8), context=context)
-    alone, shared = by_part(model, whole).total, by_part(model, part).total
-    assert 8 * shared.flops == alone.flops
-    one, eighth = (timed(model, recipe).spent["attention"] for recipe in (whole, part))
-    assert 0.95 * one < 8 * eighth < 1.6 * one  # more starts, and bytes of keys and values
+    single, shared = by_part(model, whole).total, by_part(model, part).total
+    assert 8 * shared.flops == single.flops
+    whole_s, part_s = (timed(model, recipe).spent["attention"] for recipe in (whole, part))
+    assert 0.95 * whole_s < 8 * part_s < 1.6 * whole_s  # more starts, and bytes of keys and values
 
 
 MLA_HEADS, QUERY, VALUE, INDEX_KEY = 64, 192, 128, 128  # of DeepSeek-V3 and its index, on a rank of two of tp
@@ -153,9 +153,9 @@ def test_products_in_8_bits_have_sizes_of_multiples_of_16() -> None:
     fp8, recipe = Machine.of(hardware.load("h100-sxm"), products="fp8"), Recipe(Layout(), micro_batch=8, tokens=1024)
     narrow, usual = Kernels(fp8), Kernels(H100)
     for matrix in ((768, 50257), (50264, 768)):
-        given = 1e15, 1e9, 3.0, 768.0
-        assert narrow.dtype(matrix) == "bf16" and narrow.product(*given, matrix=matrix) == usual.product(
-            *given, matrix=matrix
+        product = 1e15, 1e9, 3.0, 768.0
+        assert narrow.dtype(matrix) == "bf16" and narrow.product(*product, matrix=matrix) == usual.product(
+            *product, matrix=matrix
         )
         assert Floor(fp8).rate(False, matrix) == Floor(H100).rate(False) == Floor(fp8).rate(True)
     assert narrow.dtype((768, 50304)) == "fp8" and Floor(fp8).rate(False, (768, 50304)) == 1979e12
@@ -192,11 +192,11 @@ def test_experts_of_modules_begin_one_by_one() -> None:
     """As those of a reference's list do; grouped products begin once."""
     model, recipe = load("qwen3-30b-a3b", {"L": 1}), Recipe(Layout(), micro_batch=1, tokens=128)
     (piece,) = Pipeline(model, recipe).pieces
-    together, apart = (
+    together, separate = (
         StepTimer(model, recipe, H100, modules=modules).work(piece, Kernels(H100)) for modules in (False, True)
     )
-    assert apart.issued - together.issued == 127 * 3 * 3  # of three products a forward and two gradients
-    assert apart.causes["products"].forward > together.causes["products"].forward
+    assert separate.issued - together.issued == 127 * 3 * 3  # of three products a forward and two gradients
+    assert separate.causes["products"].forward > together.causes["products"].forward
 
 
 # The best layout.
@@ -207,12 +207,12 @@ def searched(model: Model, gpus: int, batch: int, tokens: int, **fixed: Any) -> 
 
 
 def test_a_search_by_a_schedule_is_among_pipelines() -> None:
-    found = searched(load("gpt2"), 4, 64, 1024, schedule="zb").estimates()
-    assert {each.recipe.layout.pp for each in found} == {2, 4}
+    estimates = searched(load("gpt2"), 4, 64, 1024, schedule="zb").estimates()
+    assert {estimate.recipe.layout.pp for estimate in estimates} == {2, 4}
 
 
 @pytest.mark.parametrize(
-    ("fixed", "said"),
+    ("fixed", "message"),
     [
         ({"zero": 7}, "zero is 7, expected one of 0, 1, 3 with --framework fsdp2 or megatron"),
         ({"zero": 2}, "fsdp2 or megatron (deepspeed has it)"),
@@ -221,8 +221,8 @@ def test_a_search_by_a_schedule_is_among_pipelines() -> None:
         ({"micro_batch": 3}, "--global-batch is 64, expected a multiple of --micro-batch = 3"),
     ],
 )
-def test_a_search_says_what_leaves_no_layout(fixed: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=re.escape(said)):
+def test_a_search_says_what_leaves_no_layout(fixed: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
         searched(load("gpt2"), 4, 64, 1024, **fixed)
 
 
@@ -236,9 +236,9 @@ def test_fewer_gpus_than_hold_a_models_state_are_not_searched() -> None:
 
     least = ceil(model.params * 16 * 1.04 / allocatable(H100.accelerator))
     assert of(1).min_gpus == least == 14
-    found = fewest_gpus(of, 2)
+    result = fewest_gpus(of, 2)
     assert {number for number in tried if number < least} == {1, 2}
-    assert found.best[0].recipe.layout.gpus == 16 and found.too_few == 14 and 14 in tried
+    assert result.best[0].recipe.layout.gpus == 16 and result.too_few == 14 and 14 in tried
 
 
 @pytest.mark.slow
@@ -247,11 +247,11 @@ def test_a_search_finds_what_trying_everything_finds(llama: Model) -> None:
     search = searched(llama, 8, 128, 8192)
     best = search.run().best[0]
     steps = []
-    for each in searched(llama, 8, 128, 8192).estimates():
+    for estimate in searched(llama, 8, 128, 8192).estimates():
         try:
-            plan = memory(llama, each.recipe)
+            plan = memory(llama, estimate.recipe)
             if plan.fullest.reserved <= allocatable(H100.accelerator):
-                steps.append(StepTimer(llama, each.recipe, H100).step(plan).seconds)
+                steps.append(StepTimer(llama, estimate.recipe, H100).step(plan).seconds)
         except InputError:
             continue
     assert len(steps) > 100
@@ -267,7 +267,7 @@ def test_an_estimate_is_close_to_the_exact_figure(name: str, gpus: int, batch: i
     """Of 60 layouts drawn from those that fit, also where layers differ: nine in ten within 6 % of the bytes and 4 % of
     the seconds, half of them within 1 % and 2 %."""
     model = load(name)
-    fitting = [each for each in searched(model, gpus, batch, 4096).estimates() if each.fits(8e10)]
+    fitting = [estimate for estimate in searched(model, gpus, batch, 4096).estimates() if estimate.fits(8e10)]
     sizes, times = list[float](), list[float]()
     for estimate in Random(5).sample(fitting, 60):
         plan = memory(model, estimate.recipe)
@@ -289,10 +289,10 @@ def test_an_estimate_counts_what_goes_between_stages_and_experts() -> None:
     ):
         model, schedule = load(name), "interleaved" if layout.vpp > 1 else "1f1b"
         batches = 16 if layout.ep == 1 else 64
-        made = Recipe(layout, framework="megatron", schedule=schedule, zero=1, accumulation=batches)
-        estimate = LayerTables(model, machine).estimate(made)
+        recipe = Recipe(layout, framework="megatron", schedule=schedule, zero=1, accumulation=batches)
+        estimate = LayerTables(model, machine).estimate(recipe)
         assert estimate
-        exact = StepTimer(model, made, machine).step(memory(model, made)).seconds
+        exact = StepTimer(model, recipe, machine).step(memory(model, recipe)).seconds
         assert estimate.seconds == pytest.approx(exact, rel=0.02), (name, str(layout))
 
 
@@ -301,18 +301,18 @@ def test_thousands_of_layouts_take_seconds() -> None:
     """5,000 layouts under 2 s on a quiet machine; here two and a half times as long, for a busy one."""
     search = searched(load("llama-3.1-405b"), 5760, 11_520, 4096)
     start = time.process_time()
-    found = search.run()
-    assert time.process_time() - start < 5 * found.considered / 5000
-    assert found.considered > 2000
+    result = search.run()
+    assert time.process_time() - start < 5 * result.considered / 5000
+    assert result.considered > 2000
 
 
 def test_how_many_of_a_node_are_used_is_said() -> None:
-    said = [
+    outputs = [
         "".join(run("train", "llama-3.2-1b", "--gpu", gpu, "--layout", f"dp={gpu.partition(':')[2]}")[1:])
         for gpu in ("gb200:256", "h100:16", "h100:4")
     ]
-    assert "nodes of 72 GPUs (64 of each used), 50 GB/s" in said[0]
-    assert "nodes of 8 GPUs, 50 GB/s per GPU" in said[1] and "nodes" not in said[2]
+    assert "nodes of 72 GPUs (64 of each used), 50 GB/s" in outputs[0]
+    assert "nodes of 8 GPUs, 50 GB/s per GPU" in outputs[1] and "nodes" not in outputs[2]
 
 
 @pytest.mark.nightly
@@ -325,16 +325,16 @@ def test_the_layouts_proposed_were_measured_fast() -> None:
     times, and none is found."""
     cells: dict[tuple[str, int], list[tuple[float, float]]] = {}
     verdicts = evidence.judged("nanotron")[0]
-    alone = [each.ratio for each in verdicts if each.row.recipe.layout.pp == 1]
-    assert 0.7 < median(alone) < 1 and median(abs(ratio - 1) for ratio in alone) < 0.3
-    waited = [each.ratio for each in verdicts if each.row.recipe.layout.gpus == 512 and each.row.recipe.layout.pp > 1]
+    unstaged = [case.ratio for case in verdicts if case.row.recipe.layout.pp == 1]
+    assert 0.7 < median(unstaged) < 1 and median(abs(ratio - 1) for ratio in unstaged) < 0.3
+    waited = [case.ratio for case in verdicts if case.row.recipe.layout.gpus == 512 and case.row.recipe.layout.pp > 1]
     assert len(waited) > 100 and 0.9 < median(waited) < 1.1
-    for each in verdicts:
-        recipe = each.row.recipe
-        fits = each.plan.fullest.reserved <= allocatable(H100.accelerator)
+    for case in verdicts:
+        recipe = case.row.recipe
+        fits = case.plan.fullest.reserved <= allocatable(H100.accelerator)
         if fits and recipe.layout.gpus <= 256 and recipe.global_batch == 256:
-            cell = cells.setdefault((each.row.model, recipe.layout.gpus), [])
-            cell.append((each.step.seconds, each.row.seconds))
+            cell = cells.setdefault((case.row.model, recipe.layout.gpus), [])
+            cell.append((case.step.seconds, case.row.seconds))
     assert len(cells) == 12
     shares = [min(measured for _, measured in cell) / min(cell)[1] for cell in cells.values()]
     assert min(shares) >= 0.9, dict(zip(cells, shares, strict=True))
@@ -346,34 +346,34 @@ def test_the_layouts_proposed_were_measured_fast() -> None:
 def test_energy_and_carbon_as_llamas_authors_count_them(llama: Model) -> None:
     """Touvron et al. 2023 (arXiv 2302.13971), table 15: 1,022,362 GPU-hours of 400 W are 449 MWh and 173 t."""
     rate = 1.4e12 / 1_022_362 / 3600
-    found = whole_run(load("llama-65b"), 1_400_000_000_000, rate, 2048, 2048, Terms(power=400))
-    assert found.gpu_hours == pytest.approx(1_022_362)
-    assert found.energy_kwh == pytest.approx(449e3, rel=3e-3)
-    assert found.co2_kg == pytest.approx(173e3, rel=3e-3)
-    assert found.days == pytest.approx(20.8, abs=0.05)  # "21 days"
-    assert found.cost is None
+    totals = whole_run(load("llama-65b"), 1_400_000_000_000, rate, 2048, 2048, Terms(power=400))
+    assert totals.gpu_hours == pytest.approx(1_022_362)
+    assert totals.energy_kwh == pytest.approx(449e3, rel=3e-3)
+    assert totals.co2_kg == pytest.approx(173e3, rel=3e-3)
+    assert totals.days == pytest.approx(20.8, abs=0.05)  # "21 days"
+    assert totals.cost is None
 
 
 def test_a_measured_rate_is_taken_as_it_is(llama: Model) -> None:
     from txcalc.planning.utilisation import parse_measured
 
     recipe = Recipe(Layout(fsdp=8), tokens=8192)
-    found = train(llama, recipe, H100, parse_measured("6000tok/s"))
-    assert (found.rate, found.measured) == (6000, True)
+    measured = train(llama, recipe, H100, parse_measured("6000tok/s"))
+    assert (measured.rate, measured.measured) == (6000, True)
     flops = 6 * llama.params + 12 * 32 * 4096 * 8192
-    assert found.used[0].mfu == pytest.approx(flops * 6000 / 989e12)
+    assert measured.used[0].mfu == pytest.approx(flops * 6000 / 989e12)
     by_step = train(llama, recipe, H100, parse_measured("1.5s"))
     assert by_step.rate == pytest.approx(8192 / 1.5)
     by_flops = train(llama, recipe, H100, parse_measured("400TFLOPS"))
-    assert next(each for each in by_flops.used if each.name == "megatron-lm").mfu == pytest.approx(400 / 989)
+    assert next(entry for entry in by_flops.used if entry.name == "megatron-lm").mfu == pytest.approx(400 / 989)
 
 
 # The command.
 
 
 def test_a_rate_in_flops_of_two_stacks_is_counted_as_transformers_does() -> None:
-    found = txcalc.train("t5-small", "h100-sxm:8", layout="dp=8", measured="300TFLOPS", conventions="transformers")
-    assert found.mfu["transformers"] == pytest.approx(300 / 989, rel=1e-3)
+    training = txcalc.train("t5-small", "h100-sxm:8", layout="dp=8", measured="300TFLOPS", conventions="transformers")
+    assert training.mfu["transformers"] == pytest.approx(300 / 989, rel=1e-3)
 
 
 def test_uncompiled_norms_and_rotary_cost_what_compiling_saved(llama: Model) -> None:
@@ -383,7 +383,7 @@ def test_uncompiled_norms_and_rotary_cost_what_compiling_saved(llama: Model) -> 
         recipe = Recipe(Layout(fsdp=gpus), 2, tokens=8192)
         plan = memory(llama, recipe)
         compiled, eager = (
-            StepTimer(llama, replace(recipe, eager=alone), H100).step(plan).tokens_s for alone in (False, True)
+            StepTimer(llama, replace(recipe, eager=eager), H100).step(plan).tokens_s for eager in (False, True)
         )
         assert compiled / eager == pytest.approx(measured, abs=0.02)
 
@@ -411,8 +411,8 @@ def test_adapters_count_the_flops_that_the_step_computes() -> None:
     model = load("llama-3.1-8b", {"lora.rank": 16})
     step = training_flops(model.ledger(tokens=2048))
     assert computed["flops_per_token"] * 2048 == step
-    again = training_flops(model.ledger(tokens=2048), "blocks")
-    assert computed["hfu"] / computed["mfu"] == pytest.approx(again / step)  # floats: a ratio of two roundings
+    hardware_flops = training_flops(model.ledger(tokens=2048), "blocks")
+    assert computed["hfu"] / computed["mfu"] == pytest.approx(hardware_flops / step)  # floats: a ratio of two roundings
     assert 0 < data["mfu"]["computed"] < data["hfu"]["computed"] < 1
     assert data["run"]["compute"] == step * 10**7 // 2048
     assert data["trained_params"] == 32 * 16 * ((4096 + 4096) + (4096 + 1024))  # of q and v
@@ -485,13 +485,13 @@ def test_a_number_of_gpus_that_no_layout_divides_is_refused_with_the_reason() ->
 
 
 @pytest.mark.parametrize(
-    ("model", "said"), [("D=64 L=2 h=4 F=96 V=250 E=4 k=2", True), ("D=64 L=2 h=4 F=96 V=250", False)]
+    ("model", "has_matrices"), [("D=64 L=2 h=4 F=96 V=250 E=4 k=2", True), ("D=64 L=2 h=4 F=96 V=250", False)]
 )
-def test_what_torch_has_no_muon_for_is_said(model: str, said: bool) -> None:
+def test_what_torch_has_no_muon_for_is_said(model: str, has_matrices: bool) -> None:
     plan = ("train", model, "--gpu", "h100-sxm:2", "--layout", "fsdp=2", "--tokens", "32", "--optimizer")
     for optimizer in ("muon", "adamw"):
         notes = json.loads(run(*plan, optimizer, "--json")[1])["notes"]
-        assert any("takes matrices alone" in note for note in notes) is (said and optimizer == "muon")
+        assert any("takes matrices alone" in note for note in notes) is (has_matrices and optimizer == "muon")
 
 
 @pytest.mark.slow
@@ -500,8 +500,8 @@ def test_without_a_number_the_fewest_gpus_are_found() -> None:
     few = ("train", "D=2048 h=16 F=5504 L=40", "--tokens", "1k", "--micro-batch", "1", "--framework", "fsdp2", "--json")
     data = json.loads(run(*few, "--gpu", "l4")[1])
     assert data["fits"] and (data["gpu"]["count"], data["search"]["too_few"]) == (2, 1)
-    given = json.loads(run(*few, "--gpu", "l4:2")[1])
-    assert given["search"].pop("too_few") is None and given["search"] == {
+    by_number = json.loads(run(*few, "--gpu", "l4:2")[1])
+    assert by_number["search"].pop("too_few") is None and by_number["search"] == {
         key: value for key, value in data["search"].items() if key != "too_few"
     }
     code, _, err = run(*few[:-1], "--gpu", "l4:1")
@@ -511,19 +511,19 @@ def test_without_a_number_the_fewest_gpus_are_found() -> None:
     assert code == 1 and json.loads(out)["search"]["fitting"] == 0  # more of them hold no less
 
 
-@pytest.mark.parametrize(("batches", "said"), [(2, True), (8, False), (32, False)])
-def test_a_step_that_is_mostly_bubble_says_so_and_what_fills_it(batches: int, said: bool) -> None:
-    asked: dict[str, Any] = {"layout": "pp=8,dp=2", "micro_batch": 2, "tokens": 2048}
-    found = txcalc.train("llama-3.1-8b", "h100-sxm:16", global_batch=batches * 4, **asked)
-    assert found.spent_s is not None and found.step_s.achievable is not None
-    waits = found.spent_s["pipeline bubble"] / found.step_s.achievable
-    notes = [note for note in found.notes if "pipeline bubble" in note]
-    assert (waits > 0.5) is said and len(notes) == said
-    if said:
+@pytest.mark.parametrize(("batches", "is_noted"), [(2, True), (8, False), (32, False)])
+def test_a_step_that_is_mostly_bubble_says_so_and_what_fills_it(batches: int, is_noted: bool) -> None:
+    options: dict[str, Any] = {"layout": "pp=8,dp=2", "micro_batch": 2, "tokens": 2048}
+    training = txcalc.train("llama-3.1-8b", "h100-sxm:16", global_batch=batches * 4, **options)
+    assert training.spent_s is not None and training.step_s.achievable is not None
+    waits = training.spent_s["pipeline bubble"] / training.step_s.achievable
+    notes = [note for note in training.notes if "pipeline bubble" in note]
+    assert (waits > 0.5) is is_noted and len(notes) == is_noted
+    if is_noted:
         batch = 4 * 8 * 4  # so many for each of 8 stages
         start = f"{100 * waits:.0f} % of the step is pipeline bubble: 2 micro-batches for 8 stages"
         assert notes[0].startswith(f"{start}; --global-batch {batch} gives each stage 4")
-        assert "32 micro-batches" in " ".join(txcalc.train("llama-3.1-8b", "h100-sxm:16", global_batch=batch, **asked)
+        assert "32 micro-batches" in " ".join(txcalc.train("llama-3.1-8b", "h100-sxm:16", global_batch=batch, **options)
                                               .report().header)  # fmt: skip
 
 
@@ -558,11 +558,11 @@ def test_attention_is_all_you_need_takes_12_hours_on_8_p100(name: str, tokens: s
     argv = ["train", name, "--gpu", "p100:8", "--tokens", "25", "--global-batch", "1000", "--train-tokens", tokens]
     code, out, err = run(*argv, "--products", "fp32", "--json")
     assert code == 0, err
-    found = json.loads(out)
-    assert found["step_s"]["floor"] < step
-    assert 2 / 3 < found["step_s"]["achievable"] / step < 3 / 2
-    assert 2 / 3 < found["run"]["days"] / days < 3 / 2
-    assert found["run"]["gpu_hours"] == pytest.approx(8 * 24 * found["run"]["days"])
+    document = json.loads(out)
+    assert document["step_s"]["floor"] < step
+    assert 2 / 3 < document["step_s"]["achievable"] / step < 3 / 2
+    assert 2 / 3 < document["run"]["days"] / days < 3 / 2
+    assert document["run"]["gpu_hours"] == pytest.approx(8 * 24 * document["run"]["days"])
 
 
 def test_any_rank_and_stages_by_hand(llama: Model) -> None:
@@ -581,21 +581,21 @@ def test_any_rank_and_stages_by_hand(llama: Model) -> None:
 
 
 def test_limits_are_the_last_that_fit() -> None:
-    def answer(gpus: int, *more: str) -> dict[str, Any]:
+    def answer(gpus: int, *options: str) -> dict[str, Any]:
         layout = ("--gpu", f"h100-sxm:{gpus}", "--layout", f"fsdp={gpus}", "--global-batch", str(16 * gpus))
-        found: dict[str, Any] = json.loads(run("train", "llama-3.1-8b", *layout, "--recompute", "blocks", *more)[1])
-        return found
+        data: dict[str, Any] = json.loads(run("train", "llama-3.1-8b", *layout, "--recompute", "blocks", *options)[1])
+        return data
 
-    found = answer(16, "--json")
-    least, longest = found["min_gpus"]["gpus"], found["max_tokens"]
-    assert least < 16 and found["min_gpus"]["layout"]["fsdp"] == least
+    data = answer(16, "--json")
+    least, longest = data["min_gpus"]["gpus"], data["max_tokens"]
+    assert least < 16 and data["min_gpus"]["layout"]["fsdp"] == least
     assert answer(least, "--json")["fits"] and not answer(least // 2, "--json")["fits"]
     assert longest == 131072 or not answer(16, "--json", "--tokens", str(longest + 1))["fits"]
     assert answer(16, "--json", "--tokens", str(longest))["fits"]
 
 
 @pytest.mark.parametrize(
-    ("source", "layout", "asked"),
+    ("source", "layout", "setup"),
     [
         ("llama-3.1-8b", "fsdp=7", {"optimizer": "adamw-8bit"}),
         ("llama-3.1-8b", "tp=4,pp=2,dp=2", {}),
@@ -603,18 +603,18 @@ def test_limits_are_the_last_that_fit() -> None:
         ("mixtral-8x7b", "tp=2,ep=2", {"optimizer": "muon", "recompute": "every:3"}),
     ],
 )
-def test_show_says_what_train_says_of_its_fullest_rank_by_part(source: str, layout: str, asked: dict[str, Any]) -> None:
-    step = txcalc.show(source, tokens="1k", layout=layout, **asked).training
+def test_show_says_what_train_says_of_its_fullest_rank_by_part(source: str, layout: str, setup: dict[str, Any]) -> None:
+    step = txcalc.show(source, tokens="1k", layout=layout, **setup).training
     assert step is not None
     spread = parse_layout(layout)
     batch: dict[str, Any] = {"micro_batch": 1, "global_batch": spread.copies * spread.pp}
-    found = txcalc.train(source, f"b200:{spread.gpus}", layout=layout, tokens="1k", **batch, **asked)
-    (rank,) = (rank for rank in found.ranks if rank.rank == step.rank)
+    training = txcalc.train(source, f"b200:{spread.gpus}", layout=layout, tokens="1k", **batch, **setup)
+    (rank,) = (rank for rank in training.ranks if rank.rank == step.rank)
     assert step.optimizer_bytes == rank.bytes["optimizer"]
-    recipe = Recipe(spread, tokens=1024, accumulation=spread.pp, framework=step.framework, **asked)
+    recipe = Recipe(spread, tokens=1024, accumulation=spread.pp, framework=step.framework, **setup)
     pieces = Pipeline(load(source), recipe).of_stage(step.stage)
-    own = [saved_activations(piece, recipe, load(source).d_model).saved for piece in pieces]
-    assert step.saved_bytes == sum(n * size for n, size in zip(step.in_flight, own, strict=True))
+    piece_bytes = [saved_activations(piece, recipe, load(source).d_model).saved for piece in pieces]
+    assert step.saved_bytes == sum(n * size for n, size in zip(step.in_flight, piece_bytes, strict=True))
     for column in ("flops", "recomputed_flops", "saved_bytes", "optimizer_bytes"):
         assert getattr(step, column) == sum(getattr(part, column) for part in step.parts.values())
 

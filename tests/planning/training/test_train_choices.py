@@ -58,10 +58,10 @@ def test_all_layouts_are_searched(source: str, stages: int, gpus: int, tokens: i
         if ep > 1 and (source != EXPERTS or (gpus // pp) % ep or ep < tp):
             continue
         rest, sp = gpus // (tp * pp * cp), tp if (tokens // cp) % tp == 0 else 1
-        one = Layout(tp=tp, sp=sp, pp=pp, cp=cp, ep=ep)
-        expected |= {(one.replace(fsdp=rest), "fsdp2"), (one.replace(dp=rest), "megatron")}
-    found = list(searching(source, gpus, tokens=tokens).layouts())
-    assert len(found) == len(set(found)) and set(found) == expected
+        base = Layout(tp=tp, sp=sp, pp=pp, cp=cp, ep=ep)
+        expected |= {(base.replace(fsdp=rest), "fsdp2"), (base.replace(dp=rest), "megatron")}
+    layouts = list(searching(source, gpus, tokens=tokens).layouts())
+    assert len(layouts) == len(set(layouts)) and set(layouts) == expected
     held_to = list(searching(source, gpus, tokens=tokens, framework="nanotron").layouts())
     assert set(held_to) == {(layout, "nanotron") for layout, framework in expected if framework == "megatron"}
 
@@ -85,7 +85,7 @@ def test_all_recipes_of_a_layout_are_searched(layout: Layout, framework: str) ->
     stages), pieces of a rank where the schedule and four layers allow them, as many micro-batches as that needs."""
     expected = set()
     least = {"fsdp2": layout.pp, "nanotron": max(1, layout.pp - 1)}.get(framework, 1)
-    for micro, pieces, zero, again in product((1, 2, 4, 8, 16, 32), (1, 2, 4), range(4), ("none", "blocks")):
+    for micro, pieces, zero, recompute in product((1, 2, 4, 8, 16, 32), (1, 2, 4), range(4), ("none", "blocks")):
         batches, rest = divmod(16, micro * layout.copies)
         several = layout.pp > 1 and framework == "megatron" and batches % layout.pp == 0 and layout.pp * pieces <= 4
         if rest or (pieces > 1 and not several) or (zero and (framework == "fsdp2" or layout.dp == 1)):
@@ -94,26 +94,26 @@ def test_all_recipes_of_a_layout_are_searched(layout: Layout, framework: str) ->
             continue
         if batches >= (layout.pp if pieces > 1 else least):
             schedule = "interleaved" if pieces > 1 else "1f1b"
-            expected.add((layout.replace(vpp=pieces), micro, batches, zero, again, schedule, framework))
-    found = [
+            expected.add((layout.replace(vpp=pieces), micro, batches, zero, recompute, schedule, framework))
+    searched = [
         (r.layout, r.micro_batch, r.accumulation, r.zero, r.recompute, r.schedule, r.framework)
         for r in searching().recipes(layout, framework)
     ]
-    assert len(found) == len(set(found)) and set(found) == expected
+    assert len(searched) == len(set(searched)) and set(searched) == expected
 
 
 def test_what_was_asked_for_is_all_that_is_searched() -> None:
     base = Recipe(tokens=32, zero=1, recompute="core", micro_batch=2, schedule="gpipe", optimizer="lion")
-    asked = Search(load(DECODER), base, ONE, 8, 16, frozenset({"zero", "recompute", "micro_batch", "schedule"}))
-    (found,) = asked.recipes(Layout(pp=2, dp=4), "nanotron")
-    assert found == replace(base, layout=Layout(pp=2, dp=4), accumulation=2, framework="nanotron")
+    search = Search(load(DECODER), base, ONE, 8, 16, frozenset({"zero", "recompute", "micro_batch", "schedule"}))
+    (recipe,) = search.recipes(Layout(pp=2, dp=4), "nanotron")
+    assert recipe == replace(base, layout=Layout(pp=2, dp=4), accumulation=2, framework="nanotron")
     for layout in (Layout(tp=2, pp=4), Layout(pp=2, fsdp=4)):  # shares nothing, or as the third stage does
-        assert not list(asked.recipes(layout, "nanotron" if layout.fsdp == 1 else "fsdp2"))
-    assert not list(asked.recipes(Layout(pp=2, dp=4), "megatron"))  # which has no GPipe
-    asked.base = replace(base, zero=3)
-    assert list(asked.recipes(Layout(pp=2, fsdp=4), "fsdp2")) and not list(asked.recipes(Layout(dp=8), "nanotron"))
-    asked.base = replace(base, optimizer="muon")  # whole matrices
-    assert not list(asked.recipes(Layout(pp=2, dp=4), "nanotron"))
+        assert not list(search.recipes(layout, "nanotron" if layout.fsdp == 1 else "fsdp2"))
+    assert not list(search.recipes(Layout(pp=2, dp=4), "megatron"))  # which has no GPipe
+    search.base = replace(base, zero=3)
+    assert list(search.recipes(Layout(pp=2, fsdp=4), "fsdp2")) and not list(search.recipes(Layout(dp=8), "nanotron"))
+    search.base = replace(base, optimizer="muon")  # whole matrices
+    assert not list(search.recipes(Layout(pp=2, dp=4), "nanotron"))
 
 
 # What an estimate puts together.
@@ -183,7 +183,7 @@ def test_micro_batches_in_flight_are_counted_to_the_end(schedule: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"zero": 3, "layout": "dp=8"}, "zero is 3, expected one of 0, 1 with --framework megatron (dee"),
         ({"zero": 3, "layout": "fsdp=8"}, "zero is 3, expected 0 with --framework fsdp2 (fsdp=N is ZeRO-3)"),
@@ -191,8 +191,8 @@ def test_micro_batches_in_flight_are_counted_to_the_end(schedule: str) -> None:
         ({"recipe": "adapter=fp32", "layout": "fsdp=8"}, "adapter is 'fp32', expected none: the model has no"),
     ],
 )
-def test_options_without_effect_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=re.escape(said)):
+def test_options_without_effect_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
         txcalc.train("gpt2", "h100-sxm:8", **options)
 
 
@@ -205,8 +205,8 @@ def test_what_is_taken_of_all_channels_is_not_counted_over_tp(name: str, what: s
     model = build(TINY[name], name)
     for tp in (1, 2):
         notes = memory(model, Recipe(Layout(tp=tp), tokens=32, framework=framework)).notes
-        said = [note for note in notes if note.startswith(f"tp: {what}") and "not counted" in note]
-        assert len(said) == tp - 1
+        uncounted = [note for note in notes if note.startswith(f"tp: {what}") and "not counted" in note]
+        assert len(uncounted) == tp - 1
 
 
 # What a recipe is, and what it cannot be.
@@ -216,8 +216,8 @@ REFUSED: dict[str, Any] = tomllib.loads((DATA / "training" / "refusals.toml").re
 
 @pytest.mark.parametrize("row", REFUSED["recipes"], ids=str)
 def test_what_a_recipe_cannot_be(row: dict[str, Any]) -> None:
-    said, faults = row.get("words", ""), "; ".join(map(str, Recipe(**recipe_of(row)).faults()))
-    assert said in faults and bool(said) == bool(faults)
+    words, faults = row.get("words", ""), "; ".join(map(str, Recipe(**recipe_of(row)).faults()))
+    assert words in faults and bool(words) == bool(faults)
 
 
 @pytest.mark.parametrize(
@@ -228,8 +228,8 @@ def test_what_a_recipe_cannot_be(row: dict[str, Any]) -> None:
     ],
 )  # fmt: skip
 def test_a_framework_that_has_the_schedule_is_taken(layout: str, schedule: str | None, framework: str) -> None:
-    asked = {"schedule": schedule} if schedule else {}
-    assert resolve_recipe(read_layout(layout), None, 4, 64, asked).framework == framework
+    options = {"schedule": schedule} if schedule else {}
+    assert resolve_recipe(read_layout(layout), None, 4, 64, options).framework == framework
     if not schedule:
         with pytest.raises(InputError, match="--schedule is 'gpipe', expected none where pp = 1"):
             resolve_recipe(read_layout(layout), None, 4, 64, {"schedule": "gpipe"})
@@ -253,8 +253,8 @@ def test_what_the_loss_moves_of_a_logit(changes: dict[str, Any], whole: int, spl
 
 
 def test_a_recipe_s_own_numbers() -> None:
-    one = Recipe(Layout(tp=2, cp=4, fsdp=3, dp=5), 7, 11, 4096)
-    assert (one.global_batch, one.local_tokens, one.shards) == (7 * 11 * 15, 1024, 12)
+    recipe = Recipe(Layout(tp=2, cp=4, fsdp=3, dp=5), 7, 11, 4096)
+    assert (recipe.global_batch, recipe.local_tokens, recipe.shards) == (7 * 11 * 15, 1024, 12)
     assert Recipe(Layout(cp=4)).shards == 4  # of FSDP over them
     assert Recipe(Layout(cp=4), framework="megatron").shards == 1
     assert [Recipe(frozen=form).packed for form in (None, "bf16", "int8", "nf4", "nf4-dq")] == [0, 0, 1, 1, 1]
@@ -279,10 +279,10 @@ def test_the_fewest_is_the_first_that_fits() -> None:
     """Of divisors, or of multiples where all of the recipe's do not suffice."""
     model, recipe = load(DECODER), Recipe(Layout(fsdp=8), tokens=32)
     sizes = {n: memory(model, replace(recipe, layout=Layout(fsdp=n))).fullest.reserved for n in range(1, 19)}
-    alone = replace(recipe, layout=Layout(fsdp=1))
+    single = replace(recipe, layout=Layout(fsdp=1))
     for size in (sizes[n] for n in (1, 2, 5, 8, 9, 18)):
         first = next(n for n in sizes if sizes[n] <= size)
-        assert fewest_replicas(model, alone, size) == Layout(fsdp=first)
+        assert fewest_replicas(model, single, size) == Layout(fsdp=first)
         replicas = (*(1, 2, 4), *range(8, 1000, 8))
         assert fewest_replicas(model, recipe, size) == Layout(fsdp=next(n for n in replicas if n >= first))
     assert fewest_replicas(model, recipe, 10_000) is None
@@ -298,17 +298,17 @@ def test_the_fewest_gpus_are_parts_of_a_node_or_whole_ones(node: int | None) -> 
 
         def run(self, tell: object, given: bool, enough: int = 6) -> Searched:
             assert not given
-            held = max(self.floor, 1000 * self.min_gpus // self.number)
-            best: Any = SimpleNamespace(plan=SimpleNamespace(fullest=SimpleNamespace(reserved=held)), gpus=self.number)
+            size = max(self.floor, 1000 * self.min_gpus // self.number)
+            best: Any = SimpleNamespace(plan=SimpleNamespace(fullest=SimpleNamespace(reserved=size)), gpus=self.number)
             return Searched((best,), 1, 1, "" if self.number >= self.min_gpus else "no")
 
     whole = node or 8
     numbers = [n for n in (1, 2, 4) if n < whole] + list(range(whole, 40 * whole, whole))
     for least in range(1, 20 * whole):
-        found = fewest_gpus(lambda number, least=least: Known(number, least), node)  # type: ignore
+        search = fewest_gpus(lambda number, least=least: Known(number, least), node)  # type: ignore
         enough = next(n for n in numbers if n >= least)
-        assert found.best[0].gpus == enough  # type: ignore[attr-defined]
-        assert found.too_few == ([0, *numbers][numbers.index(enough)])
+        assert search.best[0].gpus == enough  # type: ignore[attr-defined]
+        assert search.too_few == ([0, *numbers][numbers.index(enough)])
     never = fewest_gpus(lambda number: Known(number, 10**9, 5 * 10**11), node)  # type: ignore[arg-type, return-value]
     assert never.refused and never.best[0].gpus == 4  # type: ignore[attr-defined]
 
@@ -323,8 +323,8 @@ def test_where_twice_as_many_gpus_have_no_layout_the_search_ends() -> None:
 
         return SimpleNamespace(run=run, min_gpus=1)
 
-    found = fewest_gpus(of, 8)
-    assert found.refused == "none of them; of 2: train: no layout"
+    search = fewest_gpus(of, 8)
+    assert search.refused == "none of them; of 2: train: no layout"
 
 
 def test_where_nothing_is_left_to_mend_nothing_is_said_of_it() -> None:
@@ -338,8 +338,8 @@ def test_where_nothing_is_left_to_mend_nothing_is_said_of_it() -> None:
 def test_memory_that_is_just_enough_fits(reserved: int, fits: bool) -> None:
     machine, plan = Machine.of(replace(card(), memory=80 + CONTEXT)), SimpleNamespace()
     plan.fullest = SimpleNamespace(reserved=reserved)
-    asked: Any = (load(DECODER), Recipe(), machine, plan, None, "", None, False, (), None, 1, 1, None)
-    assert Training(*asked).fits == fits
+    arguments: Any = (load(DECODER), Recipe(), machine, plan, None, "", None, False, (), None, 1, 1, None)
+    assert Training(*arguments).fits == fits
 
 
 def test_accelerators_that_fit_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +347,7 @@ def test_accelerators_that_fit_come_first(monkeypatch: pytest.MonkeyPatch) -> No
     from txcalc.planning.training import answer
 
     cards = {"small": (70, 9.0), "large": (90, 1.0), "fast": (80, 2.0), "slow": (81, None), "least": (79, None)}
-    made = {name: replace(card(), name=name, vendor="", memory=space) for name, (space, _) in cards.items()}
+    accelerators = {name: replace(card(), name=name, vendor="", memory=space) for name, (space, _) in cards.items()}
 
     def timer(model: Any, recipe: Any, machine: Machine) -> Any:
         speed = cards[machine.accelerator.name][1]
@@ -356,11 +356,11 @@ def test_accelerators_that_fit_come_first(monkeypatch: pytest.MonkeyPatch) -> No
         return SimpleNamespace(step=lambda plan: SimpleNamespace(tokens_s=speed))
 
     shown: Any = SimpleNamespace(reserved=80)
-    found: Any = SimpleNamespace(model=None, recipe=None, machine=ONE, plan=SimpleNamespace(fullest=shown))
-    monkeypatch.setattr(hardware, "names", lambda: list(made))
-    monkeypatch.setattr(hardware, "load", made.get)
+    training: Any = SimpleNamespace(model=None, recipe=None, machine=ONE, plan=SimpleNamespace(fullest=shown))
+    monkeypatch.setattr(hardware, "names", lambda: list(accelerators))
+    monkeypatch.setattr(hardware, "load", accelerators.get)
     monkeypatch.setattr(answer, "StepTimer", timer)
-    rows = [(row.gpu, row.fits, row.tokens_per_s_per_gpu) for row in answer.on_every_accelerator(found)]
+    rows = [(row.gpu, row.fits, row.tokens_per_s_per_gpu) for row in answer.on_every_accelerator(training)]
     assert rows == [
         ("fast", True, 2.0), ("large", True, 1.0), ("slow", True, None), ("small", False, 9.0), ("least", False, None),
     ]  # fmt: skip
@@ -371,12 +371,12 @@ def test_accelerators_that_fit_come_first(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("row", REFUSED["models"], ids=str)
 def test_what_a_model_does_not_allow(row: dict[str, Any]) -> None:
-    said, faults = row.get("words", ""), ""
+    words, faults = row.get("words", ""), ""
     try:
         Pipeline(load(row["source"]), Recipe(**recipe_of(row)))
     except InputError as error:
         faults = "; ".join(map(str, error.faults))
-    assert said in faults and bool(said) == bool(faults)
+    assert words in faults and bool(words) == bool(faults)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(256, [0]), (250, [0, 3])])
@@ -406,8 +406,8 @@ def test_a_schedule_that_a_framework_has_not_is_another_s(name: str) -> None:
     """Of those that have pipelines: which of them have it is said, and no other."""
     if not FRAMEWORKS[name].schedules:
         return
-    for schedule in {one for each in FRAMEWORKS.values() for one in each.schedules} - {*FRAMEWORKS[name].schedules}:
-        having = [other for other, rules in FRAMEWORKS.items() if schedule in rules.schedules]
+    for schedule in {kind for rule in FRAMEWORKS.values() for kind in rule.schedules} - {*FRAMEWORKS[name].schedules}:
+        having = [framework for framework, rules in FRAMEWORKS.items() if schedule in rules.schedules]
         with pytest.raises(InputError, match=re.escape(f"({' or '.join(having)} has it)")):
             Pipeline(SMALL, Recipe(Layout(pp=2), framework=name, schedule=schedule, accumulation=8))
 

@@ -51,8 +51,8 @@ def test_a_rank_works_in_torch_s_order(
     schedule: str, stages: int, pieces: int, batches: int, rank: int, actions: str
 ) -> None:
     recipe = Recipe(Layout(pp=stages, vpp=pieces), schedule=schedule)
-    found = order(schedule, stages, rank, batches, pieces)
-    assert " ".join(f"{kind}{number(recipe, rank, piece)}.{batch}" for kind, piece, batch in found) == actions
+    sequence = order(schedule, stages, rank, batches, pieces)
+    assert " ".join(f"{kind}{number(recipe, rank, piece)}.{batch}" for kind, piece, batch in sequence) == actions
 
 
 def relaxed(
@@ -61,12 +61,12 @@ def relaxed(
     """When each action of each rank begins and ends, by going over all of them until nothing moves."""
     stages, last = recipe.layout.pp, len(pieces) - 1
     tables = [order(recipe.schedule, stages, rank, recipe.accumulation, recipe.pieces) for rank in range(stages)]
-    own = [[number(recipe, rank, piece) for piece in range(recipe.pieces)] for rank in range(stages)]
-    home = {n: rank for rank, numbers in enumerate(own) for n in numbers}
+    numbers_of_rank = [[number(recipe, rank, piece) for piece in range(recipe.pieces)] for rank in range(stages)]
+    home = {n: rank for rank, numbers in enumerate(numbers_of_rank) for n in numbers}
     times: dict[tuple[int, int], tuple[float, float]] = {}
     while True:
         there = {
-            (own[rank][a.piece], "F" if a.kind == "F" else "G", a.batch): (rank, times[rank, i][1])
+            (numbers_of_rank[rank][a.piece], "F" if a.kind == "F" else "G", a.batch): (rank, times[rank, i][1])
             for rank, table in enumerate(tables)
             for i, a in enumerate(table)
             if (rank, i) in times and a.kind != "W"
@@ -75,7 +75,7 @@ def relaxed(
         for rank, table in enumerate(tables):
             free = 0.0
             for i, (kind, piece, batch) in enumerate(table):
-                n = own[rank][piece]
+                n = numbers_of_rank[rank][piece]
                 came = {"F": (n - 1, "F"), "W": None}.get(kind, (n + 1, "G") if n < last else (n, "F"))
                 start = free
                 if came and came[0] >= 0:
@@ -87,8 +87,8 @@ def relaxed(
                         start = max(free + wait, done + wait + pieces[min(n, came[0])].send)
                     else:
                         start = max(free, done + (0 if home[n] == rank else waits[came[1] == "G"]))
-                one = pieces[n]
-                took = {"F": one.forward, "I": one.inputs, "W": one.weights, "B": one.inputs + one.weights}[kind]
+                cost = pieces[n]
+                took = {"F": cost.forward, "I": cost.inputs, "W": cost.weights, "B": cost.inputs + cost.weights}[kind]
                 now[rank, i] = start, start + took
                 to = n + 1 if kind == "F" else n - 1
                 free = start + took + (waits[kind != "F"] if kind != "W" and home.get(to, rank) != rank else 0)
@@ -106,17 +106,17 @@ def test_events_are_those_of_the_longest_way(schedule: str, stages: int, waits: 
     recipe = Recipe(Layout(pp=stages, vpp=vpp), accumulation=2 * stages, schedule=schedule)
     pieces = [PieceTime(3 + 5 * n, 7 + n, 2 + 3 * n, 11 + n) for n in range(stages * recipe.pieces)]
     line, expected = simulate(recipe, pieces, waits), relaxed(recipe, pieces, waits)
-    found = {(rank, i): (e.start, e.end) for rank, events in enumerate(line.ranks) for i, e in enumerate(events)}
-    assert found == expected
+    intervals = {(rank, i): (e.start, e.end) for rank, events in enumerate(line.ranks) for i, e in enumerate(events)}
+    assert intervals == expected
     assert line.seconds == max(end for _, end in expected.values())
     for rank in range(stages):
-        assert line.busy(rank) == sum(end - start for (own, _), (start, end) in expected.items() if own == rank)
+        assert line.busy(rank) == sum(end - start for (owner, _), (start, end) in expected.items() if owner == rank)
 
 
 def test_what_cannot_begin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from txcalc.planning.training import timeline
 
-    monkeypatch.setattr(timeline, "order", lambda *asked: [Action("B", 0, 0), Action("F", 0, 0)])
+    monkeypatch.setattr(timeline, "order", lambda *arguments: [Action("B", 0, 0), Action("F", 0, 0)])
     with pytest.raises(InputError, match="1f1b with 1 micro-batches deadlocks at pp = 1"):
         simulate(Recipe(), [PieceTime(1, 1, 1, 0)])
 
@@ -126,15 +126,15 @@ def test_what_cannot_begin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def card(peak: int = 10**30, bandwidth: int = 10**30, **curve: float) -> Accelerator:
     """One with all classes of kernels alike; what is not said takes no time."""
-    one = hardware.load("h100-sxm")
-    own, peaks = one.efficiency, {"bf16": peak, "fp8": 4 * peak, "fp16": peak}
-    curves = {key: Curve(**curve) for key in own.curves}
-    efficiency = replace(own, curves=curves, memory=1.0, launch_s=curve.get("start_s", 0.0), host_s=0.0)
-    return replace(one, peaks=peaks, bandwidth=bandwidth, calibration=efficiency)
+    base = hardware.load("h100-sxm")
+    measured, peaks = base.efficiency, {"bf16": peak, "fp8": 4 * peak, "fp16": peak}
+    curves = {key: Curve(**curve) for key in measured.curves}
+    efficiency = replace(measured, curves=curves, memory=1.0, launch_s=curve.get("start_s", 0.0), host_s=0.0)
+    return replace(base, peaks=peaks, bandwidth=bandwidth, calibration=efficiency)
 
 
-def kernels(wide: str = "bf16", products: str = "bf16", flash: str | None = None, **made: Any) -> Kernels:
-    return Kernels(Machine.of(card(**made), products=products), wide, flash)
+def kernels(wide: str = "bf16", products: str = "bf16", flash: str | None = None, **options: Any) -> Kernels:
+    return Kernels(Machine.of(card(**options), products=products), wide, flash)
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_what_a_machine_says() -> None:
     assert Machine.of(replace(card(), node=None)).group(8, 2, 16) == Group(8, 8)
     # Ten bytes from one node to the next, and within one; nothing of one rank alone.
     near, far = replace(card(), link=10), replace(card(), link=10, link_between=5, node=1)
-    for one, seconds in ((near, 1), (far, 2)):
-        assert Floor(Machine.of(one)).transfer(Message("send", Group(4, 4 if one is near else 1), 10)) == seconds
+    for gpu, seconds in ((near, 1), (far, 2)):
+        assert Floor(Machine.of(gpu)).transfer(Message("send", Group(4, 4 if gpu is near else 1), 10)) == seconds
     assert Kernels(Machine.of(near)).transfer(Message("send", Group(1, 1), 10)) == 0
     assert Kernels(Machine.of(near)).transfer(Message("all_gather", Group(2, 2), 0)) == 0
     whole = Kernels(Machine.of(near)).transfer(Message("all_gather", Group(2, 2), 10, 3))
@@ -204,8 +204,8 @@ def test_activations_in_the_host() -> None:
     hosts = [rank(State(40, 30, 50), away) for away in (60, 8)]
     assert host_offload(recipe, hosts, 2, 10, 25) == (3 * (20 + 5), 0)
     assert host_offload(recipe, hosts, 2, 31, 40) == (0, 0)
-    both = replace(recipe, offload="optimizer+activations")
-    assert host_offload(both, hosts, 2, 10, 25) == (35 + 75, 170 / HOST_MEMORY)
+    combined = replace(recipe, offload="optimizer+activations")
+    assert host_offload(combined, hosts, 2, 10, 25) == (35 + 75, 170 / HOST_MEMORY)
 
 
 # Weights, gradients and optimizer state.
@@ -233,8 +233,8 @@ def test_what_an_optimizer_keeps(name: str, vector: int, matrix: int, cube: int)
 def test_eight_bits_have_a_scale_for_256() -> None:
     recipe = Recipe(optimizer="adamw-8bit")
     for elements, sizes in ((4095, 8 * 4095), (4096, 2 * (4096 + 64)), (4097, 2 * (4097 + 4 * 17))):
-        made = RankTensor((elements,), 1, None, False, False, ())
-        assert states([made], recipe, 0).optimizer == sizes
+        tensor = RankTensor((elements,), 1, None, False, False, ())
+        assert states([tensor], recipe, 0).optimizer == sizes
 
 
 MATRIX = RankTensor((10, 8), 3, None, False, True, (0, 1, 2))
@@ -263,8 +263,8 @@ def test_a_rank_holds_its_share(recipe: Recipe, shard: int, elements: tuple[int,
     with fp32 weights beside narrower ones."""
     state = states([MATRIX, VECTOR, FROZEN], recipe, shard)
     weights, gradients, learnt = elements
-    own = recipe.parameter_bytes
-    assert state == State(weights * own, gradients * recipe.gradient_bytes, learnt * (8 if own == 4 else 12))
+    itemsize = recipe.parameter_bytes
+    assert state == State(weights * itemsize, gradients * recipe.gradient_bytes, learnt * (8 if itemsize == 4 else 12))
     wide = replace(recipe, parameter="fp32", gradient="fp32", optimizer="sgd")
     assert states([MATRIX, VECTOR, FROZEN], wide, shard) == State(4 * weights, 4 * gradients, 0)
 
@@ -336,11 +336,11 @@ def stepped(changes: dict[str, Any], units: dict[str, Any]) -> Step:
     model = load(DECODER, changes.pop("set", {}))
     recipe = Recipe(**{"micro_batch": 3, "tokens": 32, **changes})
     places = {key: units.pop(key) for key in ("link", "link_between")}
-    told = {key: units.pop(key) for key in ("products", "node", "overlap") if key in units}
+    options = {key: units.pop(key) for key in ("products", "node", "overlap") if key in units}
     host = units.pop("host_s", 0.0)
-    made = replace(card(**units), **places)
-    made = replace(made, calibration=replace(made.efficiency, host_s=host))
-    return StepTimer(model, recipe, Machine.of(made, **told)).step(memory(model, recipe))
+    accelerator = replace(card(**units), **places)
+    accelerator = replace(accelerator, calibration=replace(accelerator.efficiency, host_s=host))
+    return StepTimer(model, recipe, Machine.of(accelerator, **options)).step(memory(model, recipe))
 
 
 TIED, ONE = {"head.tied": True}, {"shared_layers": True}
@@ -371,7 +371,7 @@ def test_what_a_rank_sends_is_counted(row: dict[str, Any]) -> None:
 GATHER, AGAIN, REDUCE = 1.5 * WEIGHTS, 1.5 * NORMED, 3 * WEIGHTS  # bytes of four ranks with fsdp
 
 
-def beside(byte: float, ends: float, layers: float, of: int = 4) -> float:
+def overlapped(byte: float, ends: float, layers: float, of: int = 4) -> float:
     """Seconds of so many bytes an element of what stands in no layer and of the layers, of which all but one go on
     beside compute."""
     return byte * (ends + layers / of + SLOWED * layers * (1 - 1 / of))
@@ -379,36 +379,36 @@ def beside(byte: float, ends: float, layers: float, of: int = 4) -> float:
 
 @pytest.mark.drawn(quick=3)
 @pytest.mark.parametrize(
-    ("changes", "idle", "busy", "alone"),
+    ("changes", "idle", "busy", "exposed"),
     [
         ({"layout": Layout(fsdp=4), "accumulation": 3},  # the root and a block wait with every micro-batch
-         3 * (GATHER + AGAIN + REDUCE), 3 * (SLOWED * AGAIN + beside(4.5, WEIGHTS - NORMED, NORMED)),
+         3 * (GATHER + AGAIN + REDUCE), 3 * (SLOWED * AGAIN + overlapped(4.5, WEIGHTS - NORMED, NORMED)),
          3 * (GATHER + AGAIN + REDUCE)),
         ({"layout": Layout(fsdp=2, pp=2), "accumulation": 2},  # two layers once; the busier stage has the last norm
-         3 * (NORMED / 2 + HEAD), beside(3, HEAD + 64, NORMED / 2, 2), 3 * (NORMED / 2 + HEAD + 64)),
+         3 * (NORMED / 2 + HEAD), overlapped(3, HEAD + 64, NORMED / 2, 2), 3 * (NORMED / 2 + HEAD + 64)),
         ({"layout": Layout(dp=4), "accumulation": 3},  # a table's gradient comes last, a head's first
-         6 * WEIGHTS, beside(6, HEAD, WEIGHTS - HEAD), 6 * WEIGHTS),
+         6 * WEIGHTS, overlapped(6, HEAD, WEIGHTS - HEAD), 6 * WEIGHTS),
         ({"layout": Layout(dp=4), "framework": "megatron", "zero": 1},
-         4.5 * PADDED, beside(4.5, HEAD + 6 * 64, WEIGHTS - HEAD + 6 * 64), 4.5 * PADDED),
+         4.5 * PADDED, overlapped(4.5, HEAD + 6 * 64, WEIGHTS - HEAD + 6 * 64), 4.5 * PADDED),
         ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 1},  # which gathers behind its step
-         3 * WEIGHTS, beside(1.5, HEAD, WEIGHTS - HEAD) + 1.5 * WEIGHTS, 3 * WEIGHTS),
+         3 * WEIGHTS, overlapped(1.5, HEAD, WEIGHTS - HEAD) + 1.5 * WEIGHTS, 3 * WEIGHTS),
         ({"layout": Layout(dp=4), "framework": "nanotron", "zero": 1}, *[7.5 * WEIGHTS] * 3),
         ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 3},
-         GATHER + AGAIN + REDUCE, SLOWED * AGAIN + beside(4.5, HEAD, WEIGHTS - HEAD), GATHER + AGAIN + REDUCE),
+         GATHER + AGAIN + REDUCE, SLOWED * AGAIN + overlapped(4.5, HEAD, WEIGHTS - HEAD), GATHER + AGAIN + REDUCE),
         ({"layout": Layout(dp=4), "set": TIED, "framework": "megatron"},
-         6 * (PADDED - HEAD - 6 * 64), beside(6, HEAD + 6 * 64, WEIGHTS - 2 * HEAD), 6 * (PADDED - HEAD - 6 * 64)),
+         6 * (PADDED - HEAD - 6 * 64), overlapped(6, HEAD + 6 * 64, WEIGHTS - 2 * HEAD), 6 * (PADDED - HEAD - 6 * 64)),
     ],
 )  # fmt: skip
-def test_what_copies_wait_for(changes: dict[str, Any], idle: float, busy: float, alone: float) -> None:
+def test_what_copies_wait_for(changes: dict[str, Any], idle: float, busy: float, exposed: float) -> None:
     """Of what goes on beside compute all, where that takes no time, and the share by which compute is slower, where it
     takes long; never of the first block's gathering and of the last one's reduction, and of what stands before it."""
-    for expected, units in ((idle, {}), (busy, {"peak": 1}), (alone, {"peak": 1, "overlap": False})):
+    for expected, units in ((idle, {}), (busy, {"peak": 1}), (exposed, {"peak": 1, "overlap": False})):
         spent = stepped(changes, {"link": 1, **units}).spent["weights and gradients"]
         assert spent == pytest.approx(expected / 0.82, abs=0.01)  # the starts of collectives
 
 
 @pytest.mark.parametrize(
-    ("framework", "sp", "waited", "beside"),
+    ("framework", "sp", "waited", "hidden"),
     [
         ("fsdp2", 2, 2 * 18, 0),
         ("fsdp2", 1, 2 * 18, 0),
@@ -418,11 +418,11 @@ def test_what_copies_wait_for(changes: dict[str, Any], idle: float, busy: float,
         ("nanotron", 1, 2 * 18, 0),
     ],
 )
-def test_what_tensor_parallel_waits_for(framework: str, sp: int, waited: int, beside: int) -> None:
+def test_what_tensor_parallel_waits_for(framework: str, sp: int, waited: int, hidden: int) -> None:
     """Of two branches of four layers, the embedding and the head: passes of the stream that a rank waits for, and those
     beside products, which take far longer and are slowed. An all-reduce is two passes."""
     changes = {"layout": Layout(tp=2, sp=sp), "framework": framework}
-    passes = {"busy": waited + SLOWED * beside, "alone": waited + beside}
+    passes = {"busy": waited + SLOWED * hidden, "alone": waited + hidden}
     for name, overlap in (("busy", True), ("alone", False)):
         spent = stepped(changes, {"link": 1, "peak": 1, "overlap": overlap}).spent["collectives of a layer"]
         assert spent * 0.82 == pytest.approx(passes[name] * STREAM / 2 + SUMS_OF_LOSS, abs=0.01)
@@ -449,11 +449,11 @@ def test_exchanges_of_a_step_and_when_they_are(
     """In nodes of four. Nothing hides what comes behind the last gradient; what is gathered again waits for nothing."""
     recipe = Recipe(tokens=32, **{key: value for key, value in changes.items() if key != "set"})
     timer = StepTimer(load(source, changes.get("set")), recipe, Machine.of(replace(card(), link=1, node=4)))
-    found = [*timer.exchange.messages(StageWeights.of(timer.pipeline, timer.pipeline.pieces))]
-    assert [(moved.kind, *moved.group, when) for moved, when, _ in found] == expected
+    messages = [*timer.exchange.messages(StageWeights.of(timer.pipeline, timer.pipeline.pieces))]
+    assert [(moved.kind, *moved.group, when) for moved, when, _ in messages] == expected
     if changes.get("framework"):
-        assert all(alone == 1 for *_, alone in found)
-    assert "set" not in changes or [moved.sent for moved, *_ in found] == [NORMED]
+        assert all(exposed_share == 1 for *_, exposed_share in messages)
+    assert "set" not in changes or [moved.sent for moved, *_ in messages] == [NORMED]
 
 
 READERS = {"attention": ["q", "k", "v"], "feed_forward": ["gate", "up"]}
@@ -462,7 +462,7 @@ READERS = {"attention": ["q", "k", "v"], "feed_forward": ["gate", "up"]}
 # What a rank of that model holds for backward, and beside it.
 
 
-def held(changes: dict[str, Any], column: int = 0) -> tuple[Recipe, list[StagePiece], list[list[RankTensor]]]:
+def first_stage(changes: dict[str, Any], column: int = 0) -> tuple[Recipe, list[StagePiece], list[list[RankTensor]]]:
     """The first stage's."""
     changes = dict(changes)
     model = load(changes.pop("source", DECODER), changes.pop("set", {}))
@@ -482,22 +482,22 @@ def test_what_each_leaf_keeps(row: dict[str, Any]) -> None:
     """Bytes of all four layers: of a norm its input and a statistic of every row, of q and gate theirs, of attention
     queries, keys, values and results with a statistic of every head's rows, of the activation its two inputs and its
     result, of down and of the head theirs."""
-    recipe, (piece, *_), _ = held(recipe_of(row))
+    recipe, (piece, *_), _ = first_stage(recipe_of(row))
     expected = figures(row.get("saved", {}))
-    found: dict[str, int] = {}
+    kept: dict[str, int] = {}
     for leaf in piece.leaves:
         name = leaf.entry.steps[-1].name
         name = leaf.entry.steps[-2].name if name == "base" else re.sub("^(feed_forward|attention)_", "", name)
-        found[name] = found.get(name, 0) + leaf_bytes(leaf, recipe)
-    assert {name: size for name, size in found.items() if size} == {
+        kept[name] = kept.get(name, 0) + leaf_bytes(leaf, recipe)
+    assert {name: size for name, size in kept.items() if size} == {
         name: size * (2 if name == "norm" else 1) for name, size in (USUAL | expected).items() if size
     }
     kinds = saved_by_kind(piece, recipe, 64)
-    assert sum(kinds.values()) == sum(found.values()) == saved_activations(piece, recipe, 64).saved
+    assert sum(kinds.values()) == sum(kept.values()) == saved_activations(piece, recipe, 64).saved
 
 
 @pytest.mark.parametrize(
-    ("changes", "saved", "again", "away"),
+    ("changes", "saved", "recomputed", "away"),
     [
         ({}, 4, 0, 2),
         ({"recompute": "layers:1,2"}, 2 + 2j, 1, 2j),
@@ -505,42 +505,42 @@ def test_what_each_leaf_keeps(row: dict[str, Any]) -> None:
         ({"recompute": "every:3"}, 2 + 2j, 1, 2j),
     ],
 )
-def test_what_blocks_keep(changes: dict[str, Any], saved: complex, again: int, away: complex) -> None:
+def test_what_blocks_keep(changes: dict[str, Any], saved: complex, recomputed: int, away: complex) -> None:
     """In whole blocks, and blocks' inputs (j). The host may hold all but the two largest."""
-    recipe, (piece,), _ = held(changes)
+    recipe, (piece,), _ = first_stage(changes)
     entrance, outside = WIDE // 2, USUAL["final_norm"] + USUAL["projection"]
     block = (sum(USUAL.values()) + USUAL["norm"] - outside) // 4
 
-    def size(said: complex) -> int:
-        return int(said.real) * block + int(said.imag) * entrance
+    def size(parts: complex) -> int:
+        return int(parts.real) * block + int(parts.imag) * entrance
 
-    assert saved_activations(piece, recipe, 64) == (outside + size(saved), again * (block - entrance), size(away))
+    assert saved_activations(piece, recipe, 64) == (outside + size(saved), recomputed * (block - entrance), size(away))
     inputs = saved_by_kind(piece, recipe, 64)[INPUTS]
     assert inputs == int(complex(saved).imag) * entrance
 
 
 @pytest.mark.parametrize(
-    ("changes", "again"),
+    ("changes", "recomputed"),
     [
         ({"recompute": "core"}, 2 * ROWS * 64 + 4 * ROWS * 8),  # a layer's result and its statistics
         ({"recompute": "core", "keep_scores": True}, 2 * (3 * 8 * 32 * 32 + ROWS * 64)),  # scores, scaled queries
         ({"recompute": "core", "keep_scores": True, "set": {"attention.d_v": 4}}, 2 * (3 * 8 * 32 * 32 + ROWS * 64)),
     ],
 )
-def test_a_core_that_is_computed_again(changes: dict[str, Any], again: int) -> None:
-    recipe, (piece,), _ = held(changes)
-    assert saved_activations(piece, recipe, 64).recomputed == again
+def test_a_core_that_is_computed_again(changes: dict[str, Any], recomputed: int) -> None:
+    recipe, (piece,), _ = first_stage(changes)
+    assert saved_activations(piece, recipe, 64).recomputed == recomputed
 
 
 @pytest.mark.parametrize("row", STEP["moments"], ids=str)
 def test_what_a_framework_holds_beside(row: dict[str, Any]) -> None:
     """At each moment: gradients, gathered weights, buffers, logits."""
-    recipe, pieces, tensors_ = held(recipe_of(row))
+    recipe, pieces, tensors_ = first_stage(recipe_of(row))
     sizes, groups = PassSizes.of(recipe, pieces), WeightGroups.of(tensor for some in tensors_ for tensor in some)
-    found = profiles.moments(recipe, sizes, groups, State(0, G), 64)
+    moments = profiles.moments(recipe, sizes, groups, State(0, G), 64)
     for name, numbers in row["moments"].items():
-        assert found[name][:4] == tuple(map(figure, numbers)), name
-    for name, moment in found.items():
+        assert moments[name][:4] == tuple(map(figure, numbers)), name
+    for name, moment in moments.items():
         assert (moment.saved, moment.recomputes) == (name not in ("end", "step"), name == "backward")
 
 
@@ -550,7 +550,7 @@ def test_what_a_framework_holds_beside(row: dict[str, Any]) -> None:
 )
 def test_a_tensor_of_all_weights_needs_a_block_of_its_own(parameters: int, zero: int, joined: int) -> None:
     """Unless an activation was as large: here the logits, in fp32."""
-    recipe, pieces, _ = held({"layout": Layout(dp=2), "framework": "nanotron", "zero": zero})
+    recipe, pieces, _ = first_stage({"layout": Layout(dp=2), "framework": "nanotron", "zero": zero})
     assert profiles.unreleased_bytes(recipe, pieces, State(parameters)) == joined
 
 
@@ -575,7 +575,7 @@ def test_a_rank_of_two_sends_half_of_every_message(layout: Layout) -> None:
     pieces = Pipeline(model, recipe).pieces
     machine = Machine.of(replace(card(), link=1))
     sent = StepTimer(model, recipe, machine).step(memory(model, recipe)).sent
-    message = {kind: one.bytes for kind, one in collectives(pieces, recipe).items()}
+    message = {kind: total.bytes for kind, total in collectives(pieces, recipe).items()}
     share = {"all_reduce": 1.0, "all_to_all": (layout.ep - 1) / layout.ep}
     assert sent == {kind: size * share.get(kind, 0.5) for kind, size in message.items()}
 
@@ -600,12 +600,12 @@ def test_experts_get_tokens_as_they_are_and_narrow_them() -> None:
         machine = Machine.of(replace(card(), link=1), products=products)
         sent = StepTimer(model, recipe, machine).step(memory(model, recipe)).sent
         assert sent["all_to_all"] == 4 * 2 * (2 + 2) * ROWS * 64 // 2
-    recipe, found = Recipe(micro_batch=3, tokens=32), list[float]()
-    for each in (load(DECODER), model):
-        for more in (0.0, 1.0):
-            machine = Machine.of(replace(card(bandwidth=1, quantise=more), link=1), products="fp8")
-            found.append(StepTimer(each, recipe, machine).step(memory(each, recipe)).spent["products"])
-    assert found[3] - found[2] == found[1] - found[0] > 0
+    recipe, seconds = Recipe(micro_batch=3, tokens=32), list[float]()
+    for case in (load(DECODER), model):
+        for quantise_s in (0.0, 1.0):
+            machine = Machine.of(replace(card(bandwidth=1, quantise=quantise_s), link=1), products="fp8")
+            seconds.append(StepTimer(case, recipe, machine).step(memory(case, recipe)).spent["products"])
+    assert seconds[3] - seconds[2] == seconds[1] - seconds[0] > 0
 
 
 @pytest.mark.parametrize(("recompute", "times"), [("none", 4), ("blocks", 2 * 4)])
@@ -614,9 +614,9 @@ def test_norms_over_the_heads_of_all_ranks_gather_them(recompute: str, times: in
     backward sums their gradients, of which each rank takes those of its heads."""
     model = load(DECODER, {"attention.qk_norm": "width"})
     recipe = Recipe(Layout(tp=2), 3, tokens=32, recompute=recompute)
-    found = collectives(Pipeline(model, recipe).pieces, recipe)
-    assert found["all_gather"] == (2 * times, times * ROWS * (64 + 32) * 2)
-    assert found["reduce_scatter"] == (2 * 4, 4 * ROWS * (64 + 32) * 2)
+    sent = collectives(Pipeline(model, recipe).pieces, recipe)
+    assert sent["all_gather"] == (2 * times, times * ROWS * (64 + 32) * 2)
+    assert sent["reduce_scatter"] == (2 * 4, 4 * ROWS * (64 + 32) * 2)
 
 
 @pytest.mark.parametrize(
@@ -631,13 +631,13 @@ def test_norms_over_the_heads_of_all_ranks_gather_them(recompute: str, times: in
 def test_a_step_in_letters_has_the_same_numbers(changes: dict[str, Any], training: int, saved: int) -> None:
     """FLOPs, elements that are kept and AdamW's state; of adapters theirs."""
     recipe = Recipe(**{"micro_batch": 3, "tokens": 32, **changes})
-    for more, learnt in (({}, WEIGHTS), ({"lora.rank": 4}, ADAPTERS)):
-        model = load(DECODER, more)
+    for tuning, learnt in (({}, WEIGHTS), ({"lora.rank": 4}, ADAPTERS)):
+        model = load(DECODER, tuning)
         ledger = model.ledger(3, 32, keep_scores=recipe.keep_scores)
-        found = {key: own(ledger) for key, own in in_letters(recipe, ledger, RankTree(model.root), int).items()}
-        assert found["optimizer"] == 8 * learnt
-        if not more:
-            assert (found["training"], found["saved"]) == (training, saved)
+        values = {key: rule(ledger) for key, rule in in_letters(recipe, ledger, RankTree(model.root), int).items()}
+        assert values["optimizer"] == 8 * learnt
+        if not tuning:
+            assert (values["training"], values["saved"]) == (training, saved)
 
 
 # The memory of a rank.
@@ -648,27 +648,27 @@ def test_ranks_of_stages_hold_their_micro_batches() -> None:
     recipe = Recipe(Layout(tp=2, pp=2, fsdp=2), 3, 4, 32)
     model = load(DECODER)
     for number_ in range(8):
-        one = rank_of(model, recipe, number_)
+        row = rank_of(model, recipe, number_)
         stage, column = divmod(number_, 4)
-        assert (one.rank, one.count, one.stage, one.column, one.in_flight) == (
+        assert (row.rank, row.count, row.stage, row.column, row.in_flight) == (
             number_,
             1,
             stage,
             column % 2,
             (2 - stage,),
         )
-        if one.bytes["saved"]:
-            assert one.bytes["in_flight"] == (1 - stage) * one.bytes["saved"]
+        if row.bytes["saved"]:
+            assert row.bytes["in_flight"] == (1 - stage) * row.bytes["saved"]
     for number_ in (-1, 8):
         with pytest.raises(InputError, match="a rank from 0 to 7"):
             rank_of(model, recipe, number_)
-    assert sum(one.count for one in memory(model, recipe).ranks) == 8
+    assert sum(row.count for row in memory(model, recipe).ranks) == 8
 
 
-@pytest.mark.parametrize(("tp", "said"), [(1, 0), (2, 1)])
-def test_what_ranks_send_of_a_matrix_that_tp_splits_is_said_not_to_be_counted(tp: int, said: int) -> None:
+@pytest.mark.parametrize(("tp", "count"), [(1, 0), (2, 1)])
+def test_what_ranks_send_of_a_matrix_that_tp_splits_is_said_not_to_be_counted(tp: int, count: int) -> None:
     recipe = Recipe(tokens=8, optimizer="muon", layout=Layout(tp=tp))
-    assert sum("is not counted" in note for note in memory(load(DECODER), recipe).notes) == said
+    assert sum("is not counted" in note for note in memory(load(DECODER), recipe).notes) == count
 
 
 def test_no_products_take_no_time() -> None:
@@ -693,14 +693,14 @@ CARD = hardware.load("h100-sxm")
     ids=str,
 )  # fmt: skip
 def test_layers_that_share_weights_are_trained_as_others(changes: dict[str, Any]) -> None:
-    found = []
+    results = []
     for model in (APART, ALIKE):
         timer = StepTimer(model, Recipe(**{"tokens": 32, **changes}), Machine.of(CARD))
         (piece,) = timer.pipeline.of_stage(0)
         work = timer.work(piece, timer.kernels)
         passes = [(time.forward, time.recomputed) for time in work.causes.values()]
-        found.append((passes, saved_activations(piece, timer.recipe, 64)))
-    assert found[0] == found[1]
+        results.append((passes, saved_activations(piece, timer.recipe, 64)))
+    assert results[0] == results[1]
 
 
 def test_stages_are_cut_by_the_elements_of_their_matrices() -> None:
@@ -717,13 +717,13 @@ def test_gradients_are_of_what_learns() -> None:
     """Of adapters' matrices, of each layer, whose rows two ranks share."""
     model, recipe = load(FOUR_LAYERS, {"lora.rank": 4}), Recipe(Layout(fsdp=2), tokens=32, frozen="bf16")
     adapters = [weight for entry in model.ledger() if entry.kind == "adapters" for weight in entry.leaf.weights()]
-    found = collectives(Pipeline(model, recipe).of_stage(0), recipe)["reduce_scatter"]
-    assert found == (4, 4 * sum(weight.size for weight in adapters) * 4)
+    sent = collectives(Pipeline(model, recipe).of_stage(0), recipe)["reduce_scatter"]
+    assert sent == (4, 4 * sum(weight.size for weight in adapters) * 4)
 
 
 def test_tied_tables_are_summed_by_the_first_stage_and_the_last() -> None:
     model = load(FOUR_LAYERS + " tied")
     timer = StepTimer(model, Recipe(Layout(pp=3), tokens=32, accumulation=4, framework="megatron"), Machine.of(CARD))
     stages = [timer.pipeline.of_stage(stage) for stage in range(3)]
-    sums = [timer.sent(own, StageWeights.of(timer.pipeline, own)).get("all_reduce", 0) for own in stages]
+    sums = [timer.sent(pieces, StageWeights.of(timer.pipeline, pieces)).get("all_reduce", 0) for pieces in stages]
     assert sums == [250 * 64 * 4 + 6 * 64 * 4, 0, 250 * 64 * 4 + 6 * 64 * 4]

@@ -82,9 +82,9 @@ def test_the_last_that_holds_is_what_trying_all_finds() -> None:
     """Of lines, curves, steps and what does not grow, from capacities that nothing holds to those that all do."""
     grown: list[Callable[[int], int]]
     grown = [lambda n: 7 * n + 3, lambda n: n * n, lambda n: 50 * (n // 5) + n, lambda n: 10]
-    for held, most, capacity in product(grown, (1, 2, 9, 50), range(400)):
-        best = max((n for n in range(1, most + 1) if held(n) <= capacity), default=0)
-        assert last_within(held, most, capacity) == best, (most, capacity)
+    for bytes_of, most, capacity in product(grown, (1, 2, 9, 50), range(400)):
+        best = max((n for n in range(1, most + 1) if bytes_of(n) <= capacity), default=0)
+        assert last_within(bytes_of, most, capacity) == best, (most, capacity)
 
 
 def test_frozen_weights_by_format() -> None:
@@ -102,12 +102,12 @@ def test_frozen_weights_by_format() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "numbers", "said"),
+    ("model", "numbers", "message"),
     [("t5-small", "2", "each stack"), ("albert-base-v2", "0,12", "from 0 to 11"), ("vit-b", "12", "from 0 to 11")],
 )
-def test_numbers_of_layers_that_are_not_there(model: str, numbers: str, said: str) -> None:
+def test_numbers_of_layers_that_are_not_there(model: str, numbers: str, message: str) -> None:
     """Of what no pipeline cuts too: nothing was recomputed, without a word."""
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         Pipeline(load(model), Recipe(recompute=f"layers:{numbers}"))
 
 
@@ -126,7 +126,7 @@ def test_keys_and_values_of_the_whole_sequence_are_gathered(
         recipe = Recipe(Layout(cp=2), tokens=64, recompute=recompute, context=context)
         sent.append(collectives(Pipeline(model, recipe).pieces, recipe))
     for kind, times in (("all_gather", 2 * gathers), ("reduce_scatter", 2)):
-        ring, gathered = (found.get(kind, Sent(0, 0)) for found in sent)
+        ring, gathered = (messages.get(kind, Sent(0, 0)) for messages in sent)
         assert (gathered.times - ring.times, gathered.bytes - ring.bytes) == (2 * times, times * 64 * widths * 2)
 
 
@@ -136,9 +136,9 @@ def test_a_moment_holds_what_is_said_of_it() -> None:
 
 def test_one_rank_of_a_context_keeps_what_its_kernel_does() -> None:
     """Ulysses' exchange of heads for tokens is between ranks."""
-    model, found = load(LLAMA), {}
+    model, saved = load(LLAMA), {}
     for cp, form in product((1, 2), ("ring", "ulysses")):
         recipe = Recipe(Layout(cp=cp), tokens=64, context=form)
         (piece,) = Pipeline(model, recipe).pieces
-        found[cp, form] = sum(leaf_bytes(held, recipe) for held in piece.leaves)
-    assert found[1, "ring"] == found[1, "ulysses"] and found[2, "ring"] != found[2, "ulysses"]
+        saved[cp, form] = sum(leaf_bytes(leaf, recipe) for leaf in piece.leaves)
+    assert saved[1, "ring"] == saved[1, "ulysses"] and saved[2, "ring"] != saved[2, "ulysses"]

@@ -20,9 +20,9 @@ FILES = {name: json.loads((HF / f"{name}.json").read_text()) for name in {n.part
 
 
 def good(name: str) -> Any:
-    file, _, own = name.partition("/")
-    found = FILES[file][own]
-    return found.get("config", found)
+    file, _, key = name.partition("/")
+    entry = FILES[file][key]
+    return entry.get("config", entry)
 
 
 def read(name: str, config: Any) -> Model:
@@ -50,11 +50,11 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "change", "said"), ROWS)
-def test_it_is_refused(name: str, change: Any, said: str) -> None:
+@pytest.mark.parametrize(("name", "change", "message"), ROWS)
+def test_it_is_refused(name: str, change: Any, message: str) -> None:
     with pytest.raises(InputError) as refusal:
         read(name, changed(name, change))
-    assert said in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 @pytest.mark.parametrize("name", [name for name in REFUSED if name])

@@ -88,10 +88,10 @@ def test_a_draft_of_blocks_has_no_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("whole", "text"), json.loads((HF / "wholes.json").read_text()))
 def test_a_language_model_in_a_whole(whole: Config, text: Config) -> None:
-    alone, found = build(*describe(text)), build(*describe(whole))
-    assert found.params == alone.params
-    said = ("only the language model is counted", "params.whole is not known", "beside the language model")
-    assert any(words in " ".join(found.notes) for words in said)
+    text_model, whole_model = build(*describe(text)), build(*describe(whole))
+    assert whole_model.params == text_model.params
+    notes = ("only the language model is counted", "params.whole is not known", "beside the language model")
+    assert any(words in " ".join(whole_model.notes) for words in notes)
 
 
 def test_ultravox_with_another_files_language_model_or_adapters_is_refused() -> None:
@@ -115,8 +115,8 @@ def test_a_class_after_llavas(name: str, row: dict[str, str]) -> None:
     whole = {**text, "model_type": name, "architectures": [cls], "mm_hidden_size": 24, "tune_mm_mlp_adapter": True}
     if row["texts"] == "stablelm_epoch":
         text["use_qkv_bias"] = True  # its own default, which is not the type's
-    held = build(*describe(text)).params - (100 if row["texts"] == "phi" and name != "imp" else 0)
-    assert {build(*describe({**whole, "architectures": named})).params for named in ([cls], [], None, 3)} == {held}
+    params = build(*describe(text)).params - (100 if row["texts"] == "phi" and name != "imp" else 0)
+    assert {build(*describe({**whole, "architectures": value})).params for value in ([cls], [], None, 3)} == {params}
     for change in ({"further_layers": 2}, {"architectures": ["LlavaForTestsOnly"]}):
         with pytest.raises(InputError):
             describe({**whole, **change})
@@ -128,8 +128,8 @@ def test_step3() -> None:
     attention = d * narrow + narrow + narrow * heads * width + 2 * d * width + heads * width * d
     sparse, dense = 49 * 3 * d * wide + 48 * d, 3 * d * 18432
     expected = 2 * rows * d + d + 61 * (attention + 2 * d) + 56 * sparse + 5 * dense
-    beside = {"model_type": "step3_vl", "architectures": ["Step3VLForConditionalGeneration"], "text_config": STEP3}
-    for config in (STEP3, beside):
+    whole = {"model_type": "step3_vl", "architectures": ["Step3VLForConditionalGeneration"], "text_config": STEP3}
+    for config in (STEP3, whole):
         model = build(*describe(config))
         assert model.params == expected
         assert model.ledger(1, 7).total("cache") == 7 * 61 * 2 * width
@@ -138,10 +138,10 @@ def test_step3() -> None:
             describe(STEP3 | change)
 
 
-@pytest.mark.parametrize("said", ["1-2", "8,9", "", None, 7, True, [1, True], [1.0], {}])
-def test_step3_names_layers_that_it_has(said: Any) -> None:
+@pytest.mark.parametrize("layers", ["1-2", "8,9", "", None, 7, True, [1, True], [1.0], {}])
+def test_step3_names_layers_that_it_has(layers: Any) -> None:
     small = STEP3 | {"num_hidden_layers": 3}
     listed, text = (build(*describe(small | {"moe_layers_enum": good})).params for good in ([1, 2], "1, 2"))
     assert listed == text
     with pytest.raises(InputError, match=r"moe_layers_enum is .*, expected indexes of layers from 0 to 2"):
-        describe(small | {"moe_layers_enum": said})
+        describe(small | {"moe_layers_enum": layers})

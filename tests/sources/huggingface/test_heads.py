@@ -68,10 +68,10 @@ def test_what_a_head_adds() -> None:
 
 
 def test_the_number_of_classes() -> None:
-    named = BERT | {"architectures": ["BertForSequenceClassification"]}
-    assert "num_labels = 2, the default of bert" in " ".join(build(*describe(named)).assumptions)
+    classifier = BERT | {"architectures": ["BertForSequenceClassification"]}
+    assert "num_labels = 2, the default of bert" in " ".join(build(*describe(classifier)).assumptions)
     labels = {"id2label": {"0": "a", "1": "b", "2": "c"}}
-    assert build(*describe(named | labels)).params == build(*describe(named | {"num_labels": 3})).params
+    assert build(*describe(classifier | labels)).params == build(*describe(classifier | {"num_labels": 3})).params
     bart = {**CONFIGS["bart-base"], "architectures": ["BartForSequenceClassification"]}
     bart = {key: value for key, value in bart.items() if key not in ("id2label", "label2id", "num_labels")}
     assert build(*describe(bart)).description.last.head.get("classes") == 3

@@ -70,13 +70,13 @@ MOVED = {
 OVERLAPPING = {"longformer-base-4096": {"2x512": 24_159_191_040}}
 
 
-def kinds(found: dict[str, int], name: str, ours: bool = False) -> dict[str, int]:
-    found = dict(found)
-    for kind, other, number in MOVED.get(name, ()) if ours else ():
-        found |= {kind: found[kind] - number, other: found.get(other, 0) + number}
+def kinds(counts: dict[str, int], name: str, ours: bool = False) -> dict[str, int]:
+    counts = dict(counts)
+    for kind, target, number in MOVED.get(name, ()) if ours else ():
+        counts |= {kind: counts[kind] - number, target: counts.get(target, 0) + number}
     merged = MERGED.get(name, ())
-    together = sum(found.pop(kind, 0) for kind in merged)
-    return {kind: number for kind, number in {**found, "+".join(merged): together}.items() if number}
+    together = sum(counts.pop(kind, 0) for kind in merged)
+    return {kind: number for kind, number in {**counts, "+".join(merged): together}.items() if number}
 
 
 def ledger_of(model: Model, batch: int, tokens: int) -> Ledger:
@@ -91,8 +91,8 @@ def counted_flops(model: Model, batch: int, tokens: int) -> int:
     ledger = ledger_of(model, batch, tokens)
     flops: int = ledger.total("flops")
     recurrent = [entry for entry in ledger if entry.kind == "recurrent"]
-    apart = ("conv", "dt_proj", *(["x_proj"] if model.description.model_type == "zamba" else []))
-    flops -= sum(entry.flops for entry in recurrent if entry.steps[-1].name in apart)
+    uncounted = ("conv", "dt_proj", *(["x_proj"] if model.description.model_type == "zamba" else []))
+    flops -= sum(entry.flops for entry in recurrent if entry.steps[-1].name in uncounted)
     if model.description.model_type in (
         "nemotron_h",
         "minimax",
@@ -116,8 +116,8 @@ def test_exact(name: str) -> None:
             flops = flops - cores[point] + core if point in cores else counted_flops(model, batch, tokens)
         assert counted_flops(model, batch, tokens) == flops, point
     for tokens, elements in truth.get("cache", {}).items():
-        held = ledger_of(model, 1, int(tokens)).total("cache")
-        assert held < elements if name in WIDER_CACHE else held == elements, tokens
+        kept = ledger_of(model, 1, int(tokens)).total("cache")
+        assert kept < elements if name in WIDER_CACHE else kept == elements, tokens
 
 
 def test_one_softmax_over_a_decoders_keys_and_its_encoders() -> None:
@@ -159,8 +159,8 @@ def test_what_transformers_refuses_and_that_is_no_size_is_said() -> None:
     """A null, a text, and a whole number in place of one with a point; not a null that its class takes."""
     strange = {"hidden_dropout_prob": None, "use_cache": "yes", "initializer_range": 1, "classifier_dropout": None}
     notes = [note for note in read(SMALL["BertLMHeadModel"]["config"] | strange).notes if "refuses" in note]
-    told = "transformers' bert refuses, though no size depends on it: "
-    assert notes == [told + "hidden_dropout_prob = null, use_cache = 'yes', initializer_range = 1"]
+    prefix = "transformers' bert refuses, though no size depends on it: "
+    assert notes == [prefix + "hidden_dropout_prob = null, use_cache = 'yes', initializer_range = 1"]
 
 
 @pytest.mark.parametrize(("model_type", "row"), [("emu3_text_model", 151643), ("ministral3", 11), ("smollm3", 128004)])
@@ -200,8 +200,8 @@ LLAMA_PARAMS = 100 * 64 * 2 + 2 * (4 * 64 * 64 + 3 * 64 * 96 + 2 * 64) + 64
 def test_absent_structure_is_an_assumption_and_an_absent_size_an_error() -> None:
     model = read(LLAMA)
     assert model.params == LLAMA_PARAMS
-    told = " ".join(model.assumptions)
-    assert "num_key_value_heads = 4" in told and "tie_word_embeddings = false" in told
+    assumptions = " ".join(model.assumptions)
+    assert "num_key_value_heads = 4" in assumptions and "tie_word_embeddings = false" in assumptions
     assert not read(LLAMA | {"num_key_value_heads": 4, "tie_word_embeddings": False, "attention_bias": False,
                              "mlp_bias": False}).assumptions  # fmt: skip
     for key in set(LLAMA) - {"model_type"}:
@@ -247,9 +247,9 @@ def test_minimax_m3_says_layer_by_layer(key: str, value: Any, message: str) -> N
         "sparse_attention_config": table | {"sparse_attention_freq": [0, 1, 1]},
     }
     assert read(good).params == read(SMALL["minimax-m3"]["config"]).params
-    apart = key == "moe_layer_freq"
+    is_outside = key == "moe_layer_freq"
     with pytest.raises(InputError, match=re.escape(message)):
-        read(good | ({key: value} if apart else {"sparse_attention_config": table | {key: value}}))
+        read(good | ({key: value} if is_outside else {"sparse_attention_config": table | {key: value}}))
 
 
 def test_what_a_selection_of_keys_leaves_is_said_and_counted_masked() -> None:
@@ -263,12 +263,12 @@ def test_what_a_selection_of_keys_leaves_is_said_and_counted_masked() -> None:
 
 
 def test_a_text_whose_only_class_has_no_head_is_read_with_the_one_of_the_whole() -> None:
-    alone = LLAMA | {"model_type": "qwen2_vl_text", "num_key_value_heads": 4}
-    said = "a language-model head is counted, as in the multimodal class: Qwen2VLTextModel has none"
-    assert said in read(alone).notes and said not in read({"model_type": "qwen2_vl", "text_config": alone}).notes
-    flat = read(alone | {"model_type": "qwen2_vl", "vision_config": {}})  # as older files of the whole are written
-    assert said not in flat.notes and flat.params == read(alone).params
-    assert read(alone).params - read(alone | {"architectures": ["Qwen2VLTextModel"]}).params == 100 * 64
+    text = LLAMA | {"model_type": "qwen2_vl_text", "num_key_value_heads": 4}
+    note = "a language-model head is counted, as in the multimodal class: Qwen2VLTextModel has none"
+    assert note in read(text).notes and note not in read({"model_type": "qwen2_vl", "text_config": text}).notes
+    flat = read(text | {"model_type": "qwen2_vl", "vision_config": {}})  # as older files of the whole are written
+    assert note not in flat.notes and flat.params == read(text).params
+    assert read(text).params - read(text | {"architectures": ["Qwen2VLTextModel"]}).params == 100 * 64
 
 
 def test_all_faults_at_once() -> None:
@@ -293,10 +293,10 @@ def test_extra_prediction_layers_are_named() -> None:
     assert "1 multi-token-prediction layer is not counted" in read(CONFIGS["deepseek-v3"]).notes
 
 
-def same(a: Any, b: Any) -> bool:
-    one, other = read(a), read(b)
-    return one.ledger(2, 8).by_kind("flops") == other.ledger(2, 8).by_kind("flops") and (
-        one.ledger().by_kind("params") == other.ledger().by_kind("params")
+def equal_costs(a: Any, b: Any) -> bool:
+    first, second = read(a), read(b)
+    return first.ledger(2, 8).by_kind("flops") == second.ledger(2, 8).by_kind("flops") and (
+        first.ledger().by_kind("params") == second.ledger().by_kind("params")
     )
 
 
@@ -307,10 +307,10 @@ def renamed(config: dict[str, Any], **names: str) -> dict[str, Any]:
 def test_spellings_agree() -> None:
     gpt2 = CONFIGS["gpt2"] | {"n_embd": 768}
     new = renamed(gpt2, n_embd="hidden_size", n_layer="num_hidden_layers", n_head="num_attention_heads")
-    assert new != gpt2 and same(gpt2, new)
+    assert new != gpt2 and equal_costs(gpt2, new)
     old = LLAMA | {"rope_theta": 500000.0, "torch_dtype": "bfloat16", "rope_scaling": {"type": "linear", "factor": 2}}
     stretched = {"rope_type": "linear", "rope_theta": 500000.0, "factor": 2}
-    assert same(old, LLAMA | {"rope_parameters": stretched, "dtype": "bfloat16"})
+    assert equal_costs(old, LLAMA | {"rope_parameters": stretched, "dtype": "bfloat16"})
     with pytest.raises(InputError) as error:
         read(gpt2 | {"hidden_size": 1024})
     assert "hidden_size is 1024, expected 768, the value of n_embd (both keys mean the same)" in str(error.value)
@@ -320,8 +320,8 @@ def test_layer_types_and_the_pattern_agree() -> None:
     config = {key: value for key, value in CONFIGS["gemma3-1b-it"].items() if key != "layer_types"}
     n = config["num_hidden_layers"]
     types = ["sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(n)]
-    named, counted = read(config | {"layer_types": types}), read(config | {"sliding_window_pattern": 6})
-    assert named.ledger(1, 4096).total("cache") == counted.ledger(1, 4096).total("cache")
+    listed, counted = read(config | {"layer_types": types}), read(config | {"sliding_window_pattern": 6})
+    assert listed.ledger(1, 4096).total("cache") == counted.ledger(1, 4096).total("cache")
     with pytest.raises(InputError) as error:
         read(config | {"layer_types": types[1:]})
     assert f"expected a list of {n} items" in str(error.value)
@@ -359,8 +359,8 @@ def test_which_key_ties_a_multimodal_head(model_type: str, ties: str) -> None:
     heads = LLAMA | {"num_key_value_heads": 4, "head_dim": 16}
     pairs = [(whole, text) for whole in (True, False, None) for text in (True, False)]
     for tied, (whole, text) in zip(ties, pairs, strict=True):
-        given = {} if whole is None else {"tie_word_embeddings": whole}
-        model = read({"model_type": model_type, **given, "text_config": heads | {"tie_word_embeddings": text}})
+        outer = {} if whole is None else {"tie_word_embeddings": whole}
+        model = read({"model_type": model_type, **outer, "text_config": heads | {"tie_word_embeddings": text}})
         assert model.params == LLAMA_PARAMS - (6400 if tied == "y" else 0), (whole, text)
         notes = [note for note in model.notes if "no effect" in note]
         assert notes or text == (tied == "y")
@@ -379,7 +379,7 @@ def test_a_multimodal_file_of_transformers_4_is_tied_as_its_text_says(tie: dict[
 def test_multimodal_keys_beside_the_tower() -> None:
     text = {key: value for key, value in LLAMA.items() if key != "model_type"} | {"num_key_value_heads": 2}
     flat = {"model_type": "qwen2_vl", **text, "vision_config": VISION}
-    assert same(flat, {"model_type": "qwen2_vl", "text_config": text, "vision_config": VISION})
+    assert equal_costs(flat, {"model_type": "qwen2_vl", "text_config": text, "vision_config": VISION})
 
 
 def test_a_head_of_the_wholes_own_size_is_refused() -> None:
@@ -396,7 +396,7 @@ def test_kinds_of_layers_by_their_older_names() -> None:
     config = CONFIGS["deepseek-v3.2"]
     n = config["num_hidden_layers"]
     older, newer = (config | {"layer_types": [f"{kind}_attention"] * n} for kind in ("deepseek_sparse", "indexed"))
-    assert same(older, newer) and same(older, config)
+    assert equal_costs(older, newer) and equal_costs(older, config)
     with pytest.raises(InputError, match="layer_types"):
         read(config | {"layer_types": ["sparse_attention"] * n})
 
@@ -451,10 +451,10 @@ def test_a_folder_without_one(tmp_path: Path) -> None:
 def test_experts_that_do_nothing() -> None:
     """LongCat-Flash: a row of the router each, and no weights; a token passes none of them."""
     config = SMALL["LongcatFlashForCausalLM"]["config"]
-    without, beside = (read(config | {"zero_expert_num": number}) for number in (0, 2))
-    assert beside.params - without.params == 2 * config["num_layers"] * config["hidden_size"]
-    assert beside.active - without.active == beside.params - without.params
-    assert any("a token uses 0 to 2 experts, 1.33 on average" in note for note in beside.notes) and not without.notes
+    without, with_idle = (read(config | {"zero_expert_num": number}) for number in (0, 2))
+    assert with_idle.params - without.params == 2 * config["num_layers"] * config["hidden_size"]
+    assert with_idle.active - without.active == with_idle.params - without.params
+    assert any("a token uses 0 to 2 experts, 1.33 on average" in note for note in with_idle.notes) and not without.notes
 
 
 def test_supported_types() -> None:
@@ -520,9 +520,9 @@ def class_of(model_type: str) -> Any:
 def dumped(model_type: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """A family's default config with four layers, in full and as it is saved."""
     cls = class_of(model_type)
-    said = SAID.get(model_type, {})
+    options = SAID.get(model_type, {})
     few = {} if model_type in SAID_LAYERS else dict.fromkeys([key for key in FEW if hasattr(cls, key)], 4)
-    config = cls(**few, **said)
+    config = cls(**few, **options)
     name = {"model_type": model_type}
     return config.to_dict() | name, config.to_diff_dict() | few | name
 
@@ -534,7 +534,7 @@ def dumped(model_type: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_what_transformers_writes_is_read_and_its_nulls_are_kept(model_type: str) -> None:
     """Keys of a class that are whole numbers or flags, and may not be null there, may not be null here."""
     full, saved = dumped(model_type)
-    assert same(full, saved)
+    assert equal_costs(full, saved)
     c = Config(full, model_type)
     reader_of("", c)(c)
     cls = class_of(model_type)
@@ -607,17 +607,17 @@ def test_two_configs_in_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", lambda *_: None)  # it looks at values
     config = HALVES[name]
-    made = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
+    parsed = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
     seeing = config["model_type"].startswith("vision")
     cls = transformers.VisionEncoderDecoderModel if seeing else transformers.EncoderDecoderModel
     with torch.device("meta"):
-        theirs = cls._from_config(made, attn_implementation="eager").eval()
+        theirs = cls._from_config(parsed, attn_implementation="eager").eval()
     ids = torch.zeros(2, 8, dtype=torch.long, device="meta")
     source = {"pixel_values": torch.zeros(2, 3, 32, 32, device="meta")} if seeing else {"input_ids": ids[:, :5]}
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         theirs(decoder_input_ids=ids, use_cache=False, **source)
-    for said in (config, made.to_dict(), made.to_diff_dict()):
-        model = read({**said, "model_type": config["model_type"]})
+    for variant in (config, parsed.to_dict(), parsed.to_diff_dict()):
+        model = read({**variant, "model_type": config["model_type"]})
         assert model.params == sum(weight.numel() for weight in theirs.parameters())
         assert model.ledger(2, 8, source=None if seeing else 5).total("flops") == counter.get_total_flops()
 
@@ -644,18 +644,18 @@ def test_halves_of_unlike_sizes(name: str, change: dict[str, Any]) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     config = HAND[name] | change
-    made = transformers.CONFIG_MAPPING[name].from_dict(config)
+    parsed = transformers.CONFIG_MAPPING[name].from_dict(config)
     cls = {"fsmt": "FSMTForConditionalGeneration", "t5gemma": "T5GemmaForConditionalGeneration"}[name]
-    theirs = getattr(transformers, cls)._from_config(made, attn_implementation="eager").eval()
+    theirs = getattr(transformers, cls)._from_config(parsed, attn_implementation="eager").eval()
     model, ids = read(config), torch.full((2, 8), 5)
     assert model.params == sum(weight.numel() for weight in theirs.parameters())
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         theirs(input_ids=ids[:, :3], decoder_input_ids=ids, use_cache=False)
-        held = theirs(input_ids=ids[:1, :3], decoder_input_ids=ids[:1, :4]).past_key_values
+        cache = theirs(input_ids=ids[:1, :3], decoder_input_ids=ids[:1, :4]).past_key_values
     assert model.ledger(2, 8, source=3).total("flops") + model.ledger(1, 4, source=3).total("flops") == (
         counter.get_total_flops()
     )
-    layers = (*held.self_attention_cache.layers, *held.cross_attention_cache.layers)
+    layers = (*cache.self_attention_cache.layers, *cache.cross_attention_cache.layers)
     kept = sum(tensor.numel() for layer in layers for tensor in (layer.keys, layer.values))
     assert model.ledger(1, 4, source=3).total("cache") == kept
 
@@ -736,17 +736,17 @@ def test_transformers_agrees(model_type: str) -> None:
     agreed = 0
     for key in CHANGED[model_type]:
         value = small.get(key, False)
-        other = (not value, not value) if isinstance(value, bool) else (value + 1, value * 2)
-        for changed in other:
+        values = (not value, not value) if isinstance(value, bool) else (value + 1, value * 2)
+        for changed in values:
             config = small | {key: changed}
             try:
                 ours = read(config).params
             except TxcalcError:
                 continue
             fields = {name: value for name, value in config.items() if name != "model_type"}
-            made = transformers.CONFIG_MAPPING[model_type].from_dict(fields)
+            parsed = transformers.CONFIG_MAPPING[model_type].from_dict(fields)
             with torch.device("meta"):
-                model = _class(transformers, model_type)._from_config(made)
+                model = _class(transformers, model_type)._from_config(parsed)
             assert ours == sum(weight.numel() for weight in {id(w): w for w in model.parameters()}.values()), config
             agreed += 1
     assert agreed
@@ -820,8 +820,8 @@ def test_families_without_small_configs(model_type: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", lambda *_: None)  # it looks at values
     ids = torch.zeros(1, 8, dtype=torch.long, device="meta")
     for change in ({}, *ALTERED[model_type]):
-        said = dict.fromkeys([key for key in FEW if hasattr(class_of(model_type), key)], 4) | SAID.get(model_type, {})
-        config = class_of(model_type)(**{**said, **change})
+        sizes = dict.fromkeys([key for key in FEW if hasattr(class_of(model_type), key)], 4) | SAID.get(model_type, {})
+        config = class_of(model_type)(**{**sizes, **change})
         with torch.device("meta"), no_init_weights():
             theirs = _class(transformers, model_type)._from_config(config, attn_implementation="eager").eval()
             theirs.tie_weights()

@@ -38,7 +38,7 @@ def changes(value: Any, values: bool) -> Iterator[Any]:
 def altered(config: dict[str, Any], values: bool) -> Iterator[dict[str, Any]]:
     """A config without each of its keys, and with other values of each, in tables too."""
     for key, value in config.items():
-        yield {other: config[other] for other in config if other != key}
+        yield {name: config[name] for name in config if name != key}
         yield from ({**config, key: new} for new in changes(value, values))
         if isinstance(value, dict):
             yield from ({**config, key: table} for table in altered(value, values))
@@ -84,9 +84,9 @@ def written(model: Any) -> str:
 
 
 def of_changes(config: dict[str, Any], values: bool) -> str:
-    same, outcomes = outcome(config), [outcome(change) for change in altered(config, values)]
+    idle, outcomes = outcome(config), [outcome(change) for change in altered(config, values)]
     refused = sum(text.startswith("refused") for text in outcomes)
-    counts = f"{len(outcomes)} changes, {refused} refused, {outcomes.count(same)} idle, {len(set(outcomes))} outcomes"
+    counts = f"{len(outcomes)} changes, {refused} refused, {outcomes.count(idle)} idle, {len(set(outcomes))} outcomes"
     return f"{counts}; {figures(' '.join(text for text in outcomes if not text.startswith('refused')))}"
 
 

@@ -33,7 +33,7 @@ def read(config: Any) -> Model:
     return build(*describe(config))
 
 
-def said(model: Model) -> str:
+def notes_of(model: Model) -> str:
     return " ".join(model.notes)
 
 
@@ -44,7 +44,7 @@ def test_exact(name: str) -> None:
     assert model.total_params == TRUTH[name]["whole"]
     # Kept where transformers needs a package that is not among the tests': timm 1.0.31's towers run by transformers.
     assert flops is None or flops == model.towers["vision"].ledger().total("flops")
-    assert model.total_params and model.params < model.total_params and "beside the language model" in said(model)
+    assert model.total_params and model.params < model.total_params and "beside the language model" in notes_of(model)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_plans_say_that_towers_are_left_out(argv: tuple[str, ...], tmp_path: Pat
     (tmp_path / "config.json").write_text(json.dumps(TRUTH["llava default"]["config"]))
     command, *options = argv
 
-    def said(*more: str) -> str:
-        return " ".join(typed(command, str(tmp_path / "config.json"), *options, *more).stderr.split())
+    def stderr_of(*extra: str) -> str:
+        return " ".join(typed(command, str(tmp_path / "config.json"), *options, *extra).stderr.split())
 
-    assert "are left out: 87,509,376 parameters, 166.9 MiB in 16 bits" in said("--text-only")
-    assert "left out" not in said()
+    assert "are left out: 87,509,376 parameters, 166.9 MiB in 16 bits" in stderr_of("--text-only")
+    assert "left out" not in stderr_of()
     assert "left out" not in typed(command, "gpt2", *options, "--text-only").stderr
 
 
@@ -74,17 +74,17 @@ def test_a_presets_towers_are_its_configs(name: str) -> None:
 def test_training_holds_the_towers() -> None:
     model = read(QWEN)
 
-    def states(**asked: Any) -> list[int]:
-        held = train(model, "h100-sxm:8", layout="fsdp=8", tokens=64, **asked).ranks[0].bytes
-        return [held[name] for name in ("parameters", "gradients", "optimizer")]
+    def states(**options: Any) -> list[int]:
+        rank_bytes = train(model, "h100-sxm:8", layout="fsdp=8", tokens=64, **options).ranks[0].bytes
+        return [rank_bytes[name] for name in ("parameters", "gradients", "optimizer")]
 
     elements = (8_292_166_656 - 7_615_616_512) // 8
     added = [a - b for a, b in zip(states(), states(text_only=True), strict=True)]
     # FSDP2 gives the first rank the most rows of what 8 does not divide.
-    assert all(0 <= found - size * elements < 1e-3 * found for found, size in zip(added, (4, 4, 8), strict=True))
-    frozen = [states(lora="r=8,targets=q", **more) for more in ({}, {"text_only": True})]
+    assert all(0 <= delta - size * elements < 1e-3 * delta for delta, size in zip(added, (4, 4, 8), strict=True))
+    frozen = [states(lora="r=8,targets=q", **text_options) for text_options in ({}, {"text_only": True})]
     assert frozen[0][0] > frozen[1][0] and frozen[0][1:] == frozen[1][1:]
-    packed = [states(lora="r=8,targets=q,base=nf4", **more)[0] for more in ({}, {"text_only": True})]
+    packed = [states(lora="r=8,targets=q,base=nf4", **text_options)[0] for text_options in ({}, {"text_only": True})]
     assert packed[0] - packed[1] == frozen[0][0] - frozen[1][0], "towers stay as published"
 
 
@@ -115,11 +115,11 @@ def changed(**changes: Any) -> dict[str, Any]:
 
 def timm(architecture: str = "", **tower: Any) -> dict[str, Any]:
     """A model of this type whose tower timm builds."""
-    own = TRUTH["perception_lm PE-Lang"]["config"]
-    kept = {"architecture": architecture or own["vision_config"]["architecture"], "hidden_size": 3072}
+    perception = TRUTH["perception_lm PE-Lang"]["config"]
+    kept = {"architecture": architecture or perception["vision_config"]["architecture"], "hidden_size": 3072}
     if architecture:
         del kept["hidden_size"]
-    return own | {"vision_config": {"model_type": "timm_wrapper", **kept, **tower}}
+    return perception | {"vision_config": {"model_type": "timm_wrapper", **kept, **tower}}
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def timm(architecture: str = "", **tower: Any) -> dict[str, Any]:
 def test_a_whole_that_is_not_known_is_said_to_be(config: dict[str, Any], message: str) -> None:
     model = read(config)
     assert model.total_params is None and model.params == read(config | {"vision_config": {}}).params
-    assert f"params.whole is not known: {message}" in said(model) or message in said(model)
+    assert f"params.whole is not known: {message}" in notes_of(model) or message in notes_of(model)
 
 
 @pytest.mark.parametrize(("key", "value"), [("vision_config", 7), ("vision_feature_layer", "last")])
@@ -157,19 +157,19 @@ def test_what_the_class_of_the_whole_takes_no_value_of_is_refused(key: str, valu
 
 
 @pytest.mark.parametrize(
-    ("name", "behind"),
+    ("name", "extra"),
     [("glm4v glm4v", 0), ("qwen3_vl qwen3_vl", 0), ("llama4 llama4_vision_model", 2 * 16 * 56 * 64),
      ("mllama mllama_vision_model", 2 * 195 * 288 * 64), ("voxtral whisper", 2 * 17 * (384 * 64 + 64 * 64))],
 )  # fmt: skip
-def test_a_tower_by_itself_is_that_of_its_whole(name: str, behind: int) -> None:
-    """Less the FLOPs of what the whole has `behind` it."""
+def test_a_tower_by_itself_is_that_of_its_whole(name: str, extra: int) -> None:
+    """Less the FLOPs of what the whole has behind it, `extra`."""
     config = TRUTH[name]["config"]
-    own = next(one for one, whole in STANDALONE_TOWERS.items() if whole == config["model_type"])
+    tower_type = next(key for key, whole in STANDALONE_TOWERS.items() if whole == config["model_type"])
     kind = "vision" if "vision_config" in config else "audio"
-    alone, tower = read(config[f"{kind}_config"] | {"model_type": own}), read(config).towers[kind]
-    assert alone.root.fixed or not tower.root.fixed
-    counted = [one.ledger(1, one.root.fixed or 36).total("flops") for one in (alone, tower)]
-    assert counted[0] + behind == counted[1] and (alone.params < tower.params) == (behind > 0)
+    standalone, tower = read(config[f"{kind}_config"] | {"model_type": tower_type}), read(config).towers[kind]
+    assert standalone.root.fixed or not tower.root.fixed
+    counted = [model.ledger(1, model.root.fixed or 36).total("flops") for model in (standalone, tower)]
+    assert counted[0] + extra == counted[1] and (standalone.params < tower.params) == (extra > 0)
 
 
 def test_a_tower_by_itself_whose_last_layer_would_have_no_rows_is_refused() -> None:
@@ -195,9 +195,9 @@ def test_a_tower_far_beyond_its_language_model_is_so_many_times(tmp_path: Path) 
 def test_the_command(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
 
-    def shown(config: Any, *more: str) -> Any:
+    def shown(config: Any, *options: str) -> Any:
         path.write_text(json.dumps(config))
-        return typed("show", str(path), *more)
+        return typed("show", str(path), *options)
 
     data = json.loads(shown(LLAVA, "--json").stdout)
     assert data["params"]["whole"] == 7_063_427_072 and data["params"]["total"] == 6_738_939_904
@@ -236,7 +236,7 @@ def test_mutations_give_a_whole_or_a_reason(name: str, data: st.DataObject) -> N
         assert str(error).encode()
         return
     if model.description.multimodal:
-        assert (model.total_params is None) == ("params.whole is not known" in said(model))
+        assert (model.total_params is None) == ("params.whole is not known" in notes_of(model))
     assert model.total_params is None or model.total_params >= model.params
 
 
@@ -270,8 +270,8 @@ def test_a_tower_is_a_tree_by_part(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(QWEN))
 
-    def towers(*more: str) -> Any:
-        return typed.data("show", str(path), *more)["towers"]["vision"]
+    def towers(*options: str) -> Any:
+        return typed.data("show", str(path), *options)["towers"]["vision"]
 
     few, many = towers(), towers("--source-tokens", "1k", "--batch", "2")
     assert few["tokens"] == 256 and many["tokens"] == 1024
@@ -288,9 +288,9 @@ def test_a_tower_is_a_tree_by_part(tmp_path: Path) -> None:
     assert edged["flops"]["by_kind"]["attention_core"] == 4 * 1280 * (4 * 1040**2 + 28 * 5 * (3 * 64**2 + 16**2))
     assert edged["known"] == few["known"]
     assert "260 (13 × 20) input tokens" in typed("show", str(path), "--source-tokens", "260").stdout
-    other = copy.deepcopy(QWEN)
-    other["vision_config"]["depth"] = 31
-    path.write_text(json.dumps(other))
+    deeper = copy.deepcopy(QWEN)
+    deeper["vision_config"]["depth"] = 31
+    path.write_text(json.dumps(deeper))
     assert towers()["known"]["flops"] == {"how": "modelled", "where": ""}  # nobody ran that
     path.write_text(json.dumps(LLAVA))
     assert towers()["tokens"] == 576  # of 577 positions
@@ -338,17 +338,17 @@ def test_tokens_that_are_made_several_at_once_are_whole_numbers_of_them() -> Non
     config = TRUTH["granite_speech granite_speech_encoder"]["config"] | {"window_size": 12}
     tower = read(config).towers["audio"]
     makes = tower.root.projector.makes  # type: ignore[attr-defined]
-    asked, made = tower.ledger(2, makes + 1), tower.ledger(2, 2 * makes)
-    assert makes == 3 and asked.work.tokens == made.work.tokens == 6
-    assert asked.total("flops") == made.total("flops") > tower.ledger(2, makes).total("flops")
+    partial, full = tower.ledger(2, makes + 1), tower.ledger(2, 2 * makes)
+    assert makes == 3 and partial.work.tokens == full.work.tokens == 6
+    assert partial.total("flops") == full.total("flops") > tower.ledger(2, makes).total("flops")
 
 
 def test_a_prompt_that_a_tower_reads_stands_behind_its_tokens(tmp_path: Path) -> None:
     """InstructBLIP's Q-Former: 5 queries, and a table of positions for 20 tokens."""
     (tmp_path / "config.json").write_text(json.dumps(TRUTH["instructblip blip_2_vision_model"]["config"]))
 
-    def flops(*asked: str) -> list[int]:
-        shown = (typed.data("show", str(tmp_path / "config.json"), "--tokens", one)["towers"] for one in asked)
+    def flops(*lengths: str) -> list[int]:
+        shown = (typed.data("show", str(tmp_path / "config.json"), "--tokens", length)["towers"] for length in lengths)
         return [tower["vision"]["flops"]["forward"]["matmul"] for tower in shown]
 
     none, still_none, one, most, still_most = flops("1", "5", "6", "25", "30")
@@ -372,8 +372,8 @@ def test_every_tower_has_a_share_of_each_rank() -> None:
         for root in read(row["config"]).tower_roots:
             for ranks in (1, 2):
                 ways = Ways(ranks)
-                held = root.shard(ways)
-                assert ways.faults or sum(leaf.params for leaf in held.leaves()) > 0, name
+                shard = root.shard(ways)
+                assert ways.faults or sum(leaf.params for leaf in shard.leaves()) > 0, name
 
 
 def test_layers_of_towers_have_numbers_of_their_own() -> None:
@@ -382,7 +382,7 @@ def test_layers_of_towers_have_numbers_of_their_own() -> None:
     (piece,) = Pipeline(model, Recipe(tokens=64)).pieces
     roots = (model.root, *model.tower_roots)
     stacks = [{i for entry in walk(root, piece.work) for i in layer_numbers(entry)} for root in roots]
-    assert len({i for held in (*piece.leaves, *piece.towers) for i in held.layers}) == sum(map(len, stacks)) > 6
+    assert len({i for leaf in (*piece.leaves, *piece.towers) for i in leaf.layers}) == sum(map(len, stacks)) > 6
 
 
 def test_towers_stay_beside_a_model_whose_sizes_do() -> None:

@@ -43,13 +43,13 @@ blip.bert-config blip.med-config lavis.bert-config lavis.med-config lavis.med-co
 
 @pytest.mark.slow
 def test_right_or_refused_by_name() -> None:
-    found: dict[str, set[str]] = {}
+    by_verdict: dict[str, set[str]] = {}
     for name, record in WILD.items():
-        found.setdefault(judge(record["config"], record)[0], set()).add(name)
-    assert found.get("WRONG", set()) == set()
-    assert found.get("stopped", set()) == set()
-    assert found["unknown"] == set(UNKNOWN.split())
-    assert found.get("refused", set()) == set(REFUSED.split())
+        by_verdict.setdefault(judge(record["config"], record)[0], set()).add(name)
+    assert by_verdict.get("WRONG", set()) == set()
+    assert by_verdict.get("stopped", set()) == set()
+    assert by_verdict["unknown"] == set(UNKNOWN.split())
+    assert by_verdict.get("refused", set()) == set(REFUSED.split())
 
 
 def notes(config: dict[str, Any]) -> str:
@@ -81,9 +81,9 @@ def test_what_may_be_a_size_is_a_fault(value: object) -> None:
 
 def test_a_twin_of_a_key_that_was_read_passes_and_a_like_number_does_not() -> None:
     assert "embedding_hidden_width = 64" in notes(QWEN3 | {"embedding_hidden_width": 64})
-    for other in ({"embedding_hidden_width": 65}, {"shiny_width": 64}):
+    for unknown in ({"embedding_hidden_width": 65}, {"shiny_width": 64}):
         with pytest.raises(InputError):
-            describe(QWEN3 | other)
+            describe(QWEN3 | unknown)
     stable = {key: value for key, value in QWEN3.items() if key != "head_dim"}
     stable |= {"model_type": "stablelm_epoch", "norm_eps": 1e-5}  # whose code no table has
     assert "num_heads = 4" in notes(stable | {"num_heads": 4})
@@ -93,10 +93,10 @@ def test_a_twin_of_a_key_that_was_read_passes_and_a_like_number_does_not() -> No
 
 
 def test_what_a_quantiser_says_twice_is_the_same() -> None:
-    said = {"group_size": 64, "bits": 4}
-    assert "quantised ('MLX')" in notes(QWEN3 | {"quantization": said, "quantization_config": said})
+    quantization = {"group_size": 64, "bits": 4}
+    assert "quantised ('MLX')" in notes(QWEN3 | {"quantization": quantization, "quantization_config": quantization})
     with pytest.raises(InputError, match=r"quantization is .*, expected the value of quantization_config"):
-        describe(QWEN3 | {"quantization": said, "quantization_config": said | {"bits": 8}})
+        describe(QWEN3 | {"quantization": quantization, "quantization_config": quantization | {"bits": 8}})
 
 
 def test_a_name_that_shared_code_asks_of_a_layer_alone_is_no_key() -> None:
@@ -129,9 +129,9 @@ def test_blocks_of_the_first_phi(architecture: dict[str, Any], fine: bool) -> No
 
 @pytest.mark.parametrize("key", ["is_causal", "attention_chunk_size", "head_dims", "num_experts"])
 def test_a_key_that_the_code_names_is_a_fault_whatever_it_holds(key: str) -> None:
-    named = not metadata.is_unnamed("qwen3", key)
-    assert named == (key in ("is_causal", "attention_chunk_size"))
-    if named:
+    is_named = not metadata.is_unnamed("qwen3", key)
+    assert is_named == (key in ("is_causal", "attention_chunk_size"))
+    if is_named:
         with pytest.raises(InputError, match=key):
             describe(QWEN3 | {"model_type": "qwen3_moe", "num_experts": 4, "moe_intermediate_size": 8, key: False})
 
@@ -140,11 +140,11 @@ def test_keys_of_other_peoples_code_pass_only_beside_what_makes_them_harmless() 
     bert = {"model_type": "bert", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
             "intermediate_size": 96, "vocab_size": 100, "architectures": ["BertModel"]}  # fmt: skip
     assert "of BLIP's cross-attention" in notes(bert | {"encoder_width": 32, "add_cross_attention": False})
-    told = describe(bert | {"encoder_width": 32, "add_cross_attention": True})
-    assert told[0]["model_type"] == "blip_med" and any("only BLIP has" in line for line in told[2])
-    for more in ({}, {"add_cross_attention": True, "cross_freq": 2}):
+    description = describe(bert | {"encoder_width": 32, "add_cross_attention": True})
+    assert description[0]["model_type"] == "blip_med" and any("only BLIP has" in line for line in description[2])
+    for options in ({}, {"add_cross_attention": True, "cross_freq": 2}):
         with pytest.raises(InputError):
-            describe(bert | {"encoder_width": 32} | more)
+            describe(bert | {"encoder_width": 32} | options)
 
 
 @pytest.mark.parametrize(
@@ -203,9 +203,9 @@ def test_a_text_config_holds_what_differs_from_its_class() -> None:
 
 
 def test_types_of_transformers_that_are_not_read_name_the_way_to_measure_them() -> None:
-    known = [name for name in NOT_READ if metadata.knows(name)]
-    assert {"resnet", "detr", "sam2", "segformer", "musicgen", "moshi", "reformer", "owlvit"} <= {*known}
-    for name in known:
+    measurable = [name for name in NOT_READ if metadata.knows(name)]
+    assert {"resnet", "detr", "sam2", "segformer", "musicgen", "moshi", "reformer", "owlvit"} <= {*measurable}
+    for name in measurable:
         with pytest.raises(InputError, match=r"which is not read: .*; show --via transformers"):
             describe({"model_type": name})
 
@@ -247,18 +247,18 @@ OLD_ALBERT: dict[str, Any] = {"embedding_size": 16, "hidden_size": 64, "intermed
     ],
 )
 def test_keys_that_one_type_alone_wrote_tell_it(old: dict[str, Any], model_type: str, without: str) -> None:
-    found, said = describe(old), describe({**old, "model_type": model_type})
-    assert build(*found).params == build(*said).params and found[0]["model_type"] == model_type
-    assert found[2][0].startswith(f"model_type = {model_type!r}, inferred from the keys")
+    inferred, explicit = describe(old), describe({**old, "model_type": model_type})
+    assert build(*inferred).params == build(*explicit).params and inferred[0]["model_type"] == model_type
+    assert inferred[2][0].startswith(f"model_type = {model_type!r}, inferred from the keys")
     fewer = {key: value for key, value in old.items() if key != without}
-    for other in (fewer, {**old, "architectures": ["SomeModel"]}):
+    for config in (fewer, {**old, "architectures": ["SomeModel"]}):
         with pytest.raises(InputError, match="model_type is missing"):
-            describe(other)
+            describe(config)
     for foreign in ({"n_memories": 7}, {"rotary": True}, {"norm_kind": "pre"}, {"dff": 128}, {"n_special": 5}):
         with pytest.raises(InputError, match="model_type is missing"):
             describe(old | foreign)
-    known: dict[str, Any] = {"n_special": 0, "output_past": True, "finetuning_task": None, "pruned_heads": {}}
-    assert build(*describe(old | known)).params == build(*found).params
+    harmless: dict[str, Any] = {"n_special": 0, "output_past": True, "finetuning_task": None, "pruned_heads": {}}
+    assert build(*describe(old | harmless)).params == build(*inferred).params
 
 
 def test_a_missing_model_type_is_that_of_the_class() -> None:
@@ -372,20 +372,20 @@ def test_mutants_are_those_of_transformers_or_refused(number: int) -> None:
     pytest.importorskip("transformers")
     mutants = runpy.run_path(str(SCRIPTS / "mutants.py"))
     outcomes = list(mutants["outcomes"](mutants["tiny"](), range(number), 20261122))
-    assert [one for one in outcomes if one.verdict == mutants["DIFFER"]] == []
-    assert sum(one.verdict == mutants["AGREE"] for one in outcomes) > number // 4
+    assert [outcome for outcome in outcomes if outcome.verdict == mutants["DIFFER"]] == []
+    assert sum(outcome.verdict == mutants["AGREE"] for outcome in outcomes) > number // 4
 
 
 def test_what_minimax_publishes_beside_its_sizes() -> None:
     """The official files' keys, which nothing of transformers' reads (MiniMaxAI/MiniMax-M2)."""
     sizes = QWEN3 | {"model_type": "minimax_m2", "num_local_experts": 4, "num_experts_per_tok": 2}
-    more = {"attn_type_list": [1, 1], "mtp_transformer_layers": 1, "num_mtp_modules": 3, "qk_norm_type": "per_layer",
+    extras = {"attn_type_list": [1, 1], "mtp_transformer_layers": 1, "num_mtp_modules": 3, "qk_norm_type": "per_layer",
             "shared_intermediate_size": 0, "use_mtp": True, "use_qk_norm": True, "use_routing_bias": True}  # fmt: skip
-    model = build(*describe(sizes | more))
+    model = build(*describe(sizes | extras))
     assert model.params == build(*describe(sizes)).params
     assert "3 multi-token-prediction modules (num_mtp_modules) are not counted" in model.notes
     with pytest.raises(InputError, match="attn_type_list"):
-        describe(sizes | more | {"attn_type_list": [1, 0]})
+        describe(sizes | extras | {"attn_type_list": [1, 0]})
 
 
 def test_minimax_m3_without_its_tower_is_read_by_its_class() -> None:
@@ -396,8 +396,8 @@ def test_minimax_m3_without_its_tower_is_read_by_its_class() -> None:
                 "num_local_experts": 128, "num_experts_per_tok": 4, "moe_layer_freq": [0] * 3 + [1] * 57,
                 "sparse_attention_config": {"sparse_attention_freq": [0] * 3 + [1] * 57}}  # fmt: skip
     official |= {"model_type": "minimax_m3", "architectures": ["MiniMaxM3ForCausalLM"], "tie_word_embeddings": False}
-    more = {"first_k_dense_replace": 3, "n_shared_experts": 1, "num_mtp_modules": 7, "num_nextn_predict_layers": 1}
-    model = build(*describe(official | more))
+    extras = {"first_k_dense_replace": 3, "n_shared_experts": 1, "num_mtp_modules": 7, "num_nextn_predict_layers": 1}
+    model = build(*describe(official | extras))
     assert model.params == 426_174_565_632
     assert "7 multi-token-prediction modules (num_mtp_modules) are not counted" in model.notes
     for change in ({"first_k_dense_replace": 4}, {"n_shared_experts": 2}):
@@ -414,9 +414,9 @@ def test_of_a_model_of_other_code_its_language_model_is_read_alone_where_that_is
     }
     with pytest.raises(InputError, match="--ignore model_type reads only its llm_config, a qwen3"):
         describe(config)
-    alone = build(*describe(config, ignore=["model_type"]))
-    assert alone.params == build(*describe(QWEN3)).params and alone.description.dtype == "fp16"
-    assert "only llm_config is read, as a qwen3: the rest of the model is not counted" in alone.notes
+    language_model = build(*describe(config, ignore=["model_type"]))
+    assert language_model.params == build(*describe(QWEN3)).params and language_model.description.dtype == "fp16"
+    assert "only llm_config is read, as a qwen3: the rest of the model is not counted" in language_model.notes
     tied = describe({**config, "tie_word_embeddings": True}, ignore=["model_type"])
     assert build(*tied).params == build(*describe(QWEN3 | {"tie_word_embeddings": True})).params
     with pytest.raises(InputError, match=r"no reader for model_type named 'my_eyes'.*--ignore model_type"):
@@ -426,7 +426,7 @@ def test_of_a_model_of_other_code_its_language_model_is_read_alone_where_that_is
     for inner in ({}, {**QWEN3, "model_type": {}}):
         with pytest.raises(InputError, match="model_type is missing"):
             describe({**config, "llm_config": inner}, ignore=["model_type"])
-    assert build(*describe({**config, "model_type": []}, ignore=["model_type"])).params == alone.params
+    assert build(*describe({**config, "model_type": []}, ignore=["model_type"])).params == language_model.params
 
 
 def test_sizes_beside_a_text_that_nothing_reads() -> None:
@@ -443,12 +443,12 @@ def test_sizes_beside_a_text_that_nothing_reads() -> None:
 def test_what_transformers_saves_again_is_read_alike(name: str, least: int) -> None:
     transformers = pytest.importorskip("transformers")
     rows = json.loads((HF / f"{name}.json").read_text()).items()
-    known = {key: row["config"] for key, row in rows if row["config"]["model_type"] in transformers.CONFIG_MAPPING}
-    assert len(known) > least
-    for key, config in known.items():
-        named = {"architectures": config["architectures"]} if "architectures" in config else {}
-        made = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(deepcopy(config))
-        saved = json.loads(made.to_json_string()) | named
+    configs = {key: row["config"] for key, row in rows if row["config"]["model_type"] in transformers.CONFIG_MAPPING}
+    assert len(configs) > least
+    for key, config in configs.items():
+        architectures = {"architectures": config["architectures"]} if "architectures" in config else {}
+        parsed = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(deepcopy(config))
+        saved = json.loads(parsed.to_json_string()) | architectures
         before, after = build(*describe(config)), build(*describe(saved))
         assert after.params == before.params, key
         assert before.total_params is None or after.total_params == before.total_params, key

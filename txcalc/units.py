@@ -76,7 +76,7 @@ def _plain(dtype: str) -> str:
 
 MONTH_HOURS = 730
 _BINARY = {"k": 2**10, "m": 2**20, "g": 2**30}
-_DECIMAL = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+DECIMAL = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _BYTES = {
     "b": 1,
     **{f"{p}b": 1000**i for i, p in enumerate("kmgtpe", 1)},
@@ -108,7 +108,7 @@ def parse_count(text: str, what: str = "count") -> int:
         number = Fraction(text.strip())
         if number.denominator == 1:
             return number.numerator
-    return _parse_scaled(text, what, _DECIMAL, "a count such as 124439808, 8B, 15T or 3.8e25")
+    return _parse_scaled(text, what, DECIMAL, "a count such as 124439808, 8B, 15T or 3.8e25")
 
 
 def parse_bytes(text: str, what: str = "memory") -> int:

@@ -718,16 +718,12 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     without_further(monkeypatch)
     assert inherited(load(TOY), "flops") is None
     code, out, err = run(TOY)
-    assert (
-        code == 0
-        and out.splitlines()[0] == "2 of 2 structures are proved for every size, all by this run"
-        and "written to" in err
-    )
+    assert code == 0 and out.splitlines()[0] == "2 of 2 structures are proved for every size" and "written to" in err
     assert inherited(load("D=128 L=1 h=4 h_kv=2 F=72 V=50"), "flops") == ("proved", "all B, T ≥ 1")
     answer = run.data(TOY)
     assert answer["schema"] == "txcalc/prove/1" and [s["new"] for s in answer["structures"]] == [False, False]
     assert [s["how"] for s in answer["structures"]] == ["known", "known"]
-    assert run(TOY)[1].splitlines()[0] == "2 of 2 structures are proved for every size"
+    assert run(TOY)[1].splitlines()[0] == "2 of 2 structures are known for every size"
     operations = Linear.operations
     monkeypatch.setattr(Linear, "operations", lambda self, work: operations(self, work) * 2)
     code, out, err = run(TOY)

@@ -30,8 +30,8 @@ def build(name: str) -> Any:
     function, question = function_of(name), question_of(name)
     adapter = ADAPTERS.get(name)
     adapted = o.keywords(adapter) if adapter else ()
-    printing = [option for option in adapted if _order(option) == 4 and section_of(option) == "Output"]
-    extra_options = [option for option in adapted if option not in printing]
+    printing = [keyword for keyword in adapted if _order(keyword) == 4 and section_of(keyword) == "Output"]
+    extra_options = [keyword for keyword in adapted if keyword not in printing]
     declared = sorted([*extra_options, *o.keywords(function), *_taken(question)], key=_order) + printing
     writes = any(keyword.name == "force" for keyword in declared)  # not a plot alone
     declared += _output_options(question, force=not writes)
@@ -50,16 +50,16 @@ def build(name: str) -> Any:
         styled = {key: values.pop(key, None) for key in ("panel", "size", "font")}
         plot = options.plot_request(values.pop("plot"), form, plots_over, **styled) if question.draws else None
         values = {key: value for key, value in values.items() if value or key not in repeated}
-        plot_options = {flag: values.pop(key) for flag, key in TAKEN.items() if flag in question.takes}
-        changes = parse_changes(plot_options.get("--set")) | parse_adapters(plot_options.get("--lora"))[0]
+        model_options = {flag: values.pop(key) for flag, key in TAKEN.items() if flag in question.takes}
+        changes = parse_changes(model_options.get("--set")) | parse_adapters(model_options.get("--lora"))[0]
         if "changes" in values:
             values["changes"] = parse_changes(values["changes"])
         typed = [values.pop(key) for key in models if key in values]
         sources = [item for value in typed if value is not None for item in _items(value)]
-        extra = {option.name: values.pop(option.name) for option in adapted if option.name in values}
+        extra = {keyword.name: values.pop(keyword.name) for keyword in adapted if keyword.name in values}
         with progress() if "tell" in signature(function).parameters else nullcontext() as tell:
             arguments = values | ({"tell": tell} if tell else {})
-            call = Call(name, sources, arguments, changes, plot_options.get("--ignore"), form, plot)
+            call = Call(name, sources, arguments, changes, model_options.get("--ignore"), form, plot)
             answer = adapter(call, **extra) if adapter else call.ask()
         print_answer(answer, form, plot, selection)
 

@@ -52,11 +52,11 @@ def numbers(text: str, flag: str = "--gpu") -> tuple[int, int, int | None] | Non
         if re.match(r"\s*[\d.]+\s*[kmgt]i?b\s*@", text, re.I):
             raise InputError(flag, [Fault(flag, text, *expected)])
         return None
-    size, unit, rate, per, tera, name = match.groups()
-    name = re.fullmatch(r"tflops?(/s)?", name or "", re.I)
-    if tera and not name:  # or a price
+    size, unit, rate, per, tera, peak_unit = match.groups()
+    is_peak = re.fullmatch(r"tflops?(/s)?", peak_unit or "", re.I)
+    if tera and not is_peak:  # or a price
         expected = "its arithmetic with a unit", "16GB@500GB/s@60TFLOPS"
-    if not unit or not per or (tera and not name):
+    if not unit or not per or (tera and not is_peak):
         raise InputError(flag, [Fault(flag, text, *expected)])
     memory, bandwidth = parse_bytes(size + unit, flag), parse_rate(f"{rate}{per}/s", flag)
     if not memory or not bandwidth:

@@ -67,11 +67,7 @@ class Reader:
             self.faults.append("link_between needs node: the number of accelerators of a node")
         generation = self.name_of("generation", GENERATIONS)
         kernels = self.name_of("kernels", measured_kernels())
-        calibration = (
-            self.over(default_efficiency(kernels) if kernels else default_efficiency())
-            if "calibration" in self.raw
-            else None
-        )
+        calibration = self.over(default_efficiency(kernels)) if "calibration" in self.raw else None
         title, vendor, notes = self.raw.get("title", name), self.raw.get("vendor", ""), self.raw.get("notes", [])
         self.faults += [
             Fault(key, value, "a text")

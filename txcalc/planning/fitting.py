@@ -237,7 +237,7 @@ class ModelFits:
     not depend on the card is computed once."""
 
     def __init__(self, model: Model, request: FitRequest) -> None:
-        self.model, self.asked, self.sharding = model, request, Sharding(model)
+        self.model, self.request, self.sharding = model, request, Sharding(model)
         self.length = model.workload(1, min(request.context, model.context or request.context)).tokens
         self.host = request.host if request.host and is_single_decoder(model) else None
         self.known: dict[str, FormatFits | InputError] = {}
@@ -245,9 +245,9 @@ class ModelFits:
     def within(self, name: str) -> FormatFits:
         """The model in a format without a named engine, for all cards. Errors: `InputError`."""
         if name not in self.known:
-            question = self.asked
+            request = self.request
             try:
-                plain = engine_config(self.model, name, question.kv, question.block, question.chunk, question.reserve)
+                plain = engine_config(self.model, name, request.kv, request.block, request.chunk, request.reserve)
                 self.known[name] = FormatFits(self.model, plain, self.length, self.sharding)
             except InputError as error:
                 self.known[name] = error
@@ -260,13 +260,13 @@ class ModelFits:
         """The model on a card in every format, offloading to RAM if needed and possible; `memory`: of the named engine,
         or of one that is the default of some formats."""
         personal, discrete = is_personal(card.accelerator), not (card.bare or card.accelerator.unified)
-        model, question = self.model, self.asked
+        model, request = self.model, self.request
         fits = []
-        for name in question.formats:
+        for name in request.formats:
             try:
                 format_fits = self.within(name)
-                engine_named = question.engine_named
-                config = on_accelerator(format_fits.engine, model, memory, question.reserve, engine_named, personal)
+                engine_named = request.engine_named
+                config = on_accelerator(format_fits.engine, model, memory, request.reserve, engine_named, personal)
                 if config is not format_fits.engine:
                     format_fits = FormatFits(model, config, self.length, format_fits.sharding)
                 fit = format_fits.on(card)
@@ -278,7 +278,7 @@ class ModelFits:
             except InputError as error:
                 fit = ModelFit.refusal(model, name, name, card.name, self.length, str(error))
             fits.append(fit)
-            if question.ladder and fit.fits and not fit.in_ram:
+            if request.ladder and fit.fits and not fit.in_ram:
                 break
         choice = best(fits)
         return [replace(fit, best=True) if fit is choice else fit for fit in fits]

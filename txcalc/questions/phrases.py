@@ -10,10 +10,9 @@ from typing import Any
 
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
-from txcalc.units import MONTH_HOURS, parse_seconds, parse_tokens
+from txcalc.units import DECIMAL, MONTH_HOURS, parse_seconds, parse_tokens
 
 PRICE = r"(\d{1,9}(\.\d{0,9})?|\.\d{1,9})(e[+-]?\d)?"  # 2, 2.5, .5 or 1e3
-REQUESTS = {"": 1, "k": 10**3, "M": 10**6}
 SECONDS = {"s": 1, "min": 60, "h": 3600, "day": 86_400, "month": MONTH_HOURS * 3600}
 OWN = "mtp"  # a draft: the model's own multi-token-prediction layer
 Priced = tuple[str, int | None, float | None]  # accelerators: name, number, price per GPU-hour
@@ -57,9 +56,8 @@ def parse_priced(text: str, flag: str = "--gpu") -> Priced:
     if sized and ":" not in machines:
         numbers(parse_accelerators(text)[0], flag)  # refuses a bandwidth without a unit
     name, number = parse_accelerators(machines, flag)
-    if (
-        re.fullmatch(r"[\d.]+", name) and resolve_name(name, accelerators := hardware.names()) not in accelerators
-    ):  # 4090@2 is a price
+    accelerators = hardware.names()
+    if re.fullmatch(r"[\d.]+", name) and resolve_name(name, accelerators) not in accelerators:  # 4090@2 is a price
         mend = f"{name}GB@{price}GB/s; a price alone is --price {price}"
         raise InputError(flag, [Fault(flag, text, "a size and a bandwidth with their units", mend)])
     instance = find_instance(name)
@@ -81,7 +79,7 @@ def prices_by_name(kinds: Sequence[Priced], price: float | None) -> dict[str, fl
     for name, _, kind_price in kinds:
         prices[name] |= {value for value in (kind_price, price) if value is not None}
     if faults := [
-        f"{name} has two prices: {' and '.join(f'{name:g}' for name in sorted(different))}"
+        f"{name} has two prices: {' and '.join(f'{value:g}' for value in sorted(different))}"
         for name, different in prices.items()
         if len(different) > 1
     ]:
@@ -103,7 +101,7 @@ def parse_request_rate(text: float | str) -> float:
     if not isinstance(text, str):
         return text
     match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)([kM]?)\s*/\s*(s|min|h|day|month)\s*", text, re.ASCII)
-    number = Fraction(match[1]) * REQUESTS[match[2]] / SECONDS[match[3]] if match else Fraction(0)
+    number = Fraction(match[1]) * DECIMAL.get(match[2].lower(), 1) / SECONDS[match[3]] if match else Fraction(0)
     if not number:
         mend = f"{text.strip()}/s?" if re.fullmatch(r"\s*[1-9]\d{0,8}\s*", text, re.ASCII) else ""
         raise InputError(

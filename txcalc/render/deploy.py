@@ -20,7 +20,7 @@ from txcalc.render.report import (
     exact,
     leading,
     percent,
-    tabulated,
+    tabulate,
 )
 from txcalc.units import iec, number_of
 
@@ -125,7 +125,7 @@ def verdict(answer: Deploy) -> str:
 def comparison(answer: DeployComparison) -> Report:
     """Several models or accelerators, one row each."""
     speeds = [plan.speed for plan in answer.deployments if isinstance(plan, Deploy) and plan.speed]
-    columns = serving.compared(any(speed.price_per_gpu_hour is not None for speed in speeds))
+    columns = serving.comparison_columns(any(speed.price_per_gpu_hour is not None for speed in speeds))
     names = (plan.model if isinstance(plan, Refusal) else plan.model.name for plan in answer.deployments)
     several = len(set(names)) > 1  # else the header names the model
     rows: list[Sequence[Any]] = []
@@ -271,4 +271,4 @@ def _layouts(answer: Deploy) -> Table:
         Column(column("free", "bytes"), lambda of: byte_size(of.headroom_bytes)),
         Column("most sequences", lambda of: of.max_concurrency),
     ]
-    return tabulated(f"Layouts, best first: {answer.rule}", answer.layouts[:LAYOUTS], columns)
+    return tabulate(f"Layouts, best first: {answer.rule}", answer.layouts[:LAYOUTS], columns)

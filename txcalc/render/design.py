@@ -52,7 +52,7 @@ def _table(title: str, shapes: Sequence[Shape], in_bytes: bool, form: str, verdi
         "F": [cell(shape.d_ff) for shape in shapes],
         "parameters": [rounded(shape.params) for shape in shapes],
     }
-    columns = {name: cells for name, cells in sizes.items() if any(cell.value is not None for cell in cells)}
+    columns = {name: cells for name, cells in sizes.items() if any(size.value is not None for size in cells)}
     if experts:
         columns["active"] = [rounded(shape.active) for shape in shapes]
     columns[column("memory", "bytes")] = [byte_size(shape.bytes) for shape in shapes]

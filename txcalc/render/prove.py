@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from txcalc.questions.prove import Prove, Structure
@@ -15,9 +16,12 @@ def report(answer: Prove, form: str) -> Report:
     """On a terminal the quantities of each structure by evidence; in data a row per structure and quantity."""
     tables = [_by_evidence(answer.structures)] if form == "table" else _tables(answer.structures)
     proved = [unit for unit in answer.structures if unit.proved]
-    new = sum(unit.new for unit in proved)
-    verdict = f"{len(proved)} of {len(answer.structures)} structures are proved for every size"
-    verdict += f", {'all' if new == len(proved) else new} by this run" if new else ""
+    words = Counter(unit.how for unit in proved)
+    numbers = ", ".join(f"{number} {word}" for word, number in words.items())
+    verdict = (
+        f"{len(proved)} of {len(answer.structures)} structures are {' or '.join(words) or 'proved'} for every size"
+    )
+    verdict += f" ({numbers})" if len(words) > 1 else ""
     notes = [f"{unit.model}, {unit.structure}: {unit.reason}" for unit in answer.structures if unit.reason]
     notes += [
         f"{unit.model}, {unit.structure}: {row.path or 'total'}, {row.quantity}: predicted {row.predicted}, "
@@ -30,18 +34,21 @@ def report(answer: Prove, form: str) -> Report:
 
 
 def _by_evidence(structures: Sequence[Structure]) -> Table:
-    """Each structure with the first model that has it; a stored theorem counts as proved."""
+    """Each structure with the first model that has it. What a stored theorem proves is *known*: this run did not prove
+    it."""
     several = len({unit.model for unit in structures}) > 1
     rows = []
     for unit in structures:
-        how = "proved" if unit.proved else unit.how
-        groups: dict[tuple[str, str], list[str]] = {(how, _where(unit)): [BASE]}
+        groups: dict[tuple[str, str], list[str]] = {(unit.how, _where(unit)): [BASE]}
         for quantity, known in unit.further.items():
             name = NAMES.get(quantity, quantity).replace("flops", "FLOPs")
-            groups.setdefault((known.how, known.where or ""), []).append(name)
+            how = unit.how if unit.proved and known.how == "proved" else known.how
+            groups.setdefault((how, known.where or ""), []).append(name)
         name = NAMES.get(unit.structure, unit.structure)
         for (how, where), quantities in groups.items():
-            style = "green" if how == "proved" else "red" if unit.unequal and BASE in quantities else "yellow"
+            style = (
+                "green" if how in ("proved", "known") else "red" if unit.unequal and BASE in quantities else "yellow"
+            )
             label = name if BASE in quantities else "  "  # one of the structure above
             row = [TableCell(name, label), TableCell(how, how, style), "; ".join(quantities), where]
             rows.append([TableCell(unit.model, unit.model if BASE in quantities else "  "), *row] if several else row)

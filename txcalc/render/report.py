@@ -138,7 +138,7 @@ class Column(NamedTuple, Generic[Item]):
     optional: bool = False  # only a wide terminal shows it
 
 
-def tabulated(title: str, items: Iterable[Item], columns: Sequence[Column[Item]]) -> Table:
+def tabulate(title: str, items: Iterable[Item], columns: Sequence[Column[Item]]) -> Table:
     """A table with a row per item."""
     headings, cells, optional = zip(*columns, strict=True)
     rows = [[cell_of(item) for cell_of in cells] for item in items]

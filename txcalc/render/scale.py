@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from txcalc.planning.scaling import TOKENS_PER_PARAM
 from txcalc.questions.scale import ExpectedLoss, LawPrediction, RuleOfThumb, Scale
 from txcalc.render.report import Report, Table, TableCell, column, rounded
 from txcalc.units import short
@@ -48,7 +49,7 @@ def _verdict(answer: Scale) -> str:
 
 def _rule_of_thumb(answer: Scale) -> str:
     same = "" if answer.optimal else " for these FLOPs"
-    return f"rule of thumb, 20 tokens per parameter: {_sizes(answer.rule_of_thumb)}{same}"
+    return f"rule of thumb, {TOKENS_PER_PARAM} tokens per parameter: {_sizes(answer.rule_of_thumb)}{same}"
 
 
 def _sizes(point: ExpectedLoss | RuleOfThumb) -> str:

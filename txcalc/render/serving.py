@@ -23,7 +23,7 @@ from txcalc.questions.deployment import (
     SteadyState,
     UnsuitedReplica,
 )
-from txcalc.render.report import Column, Item, Table, TableCell, cell, column, duration, tabulated
+from txcalc.render.report import Column, Item, Table, TableCell, cell, column, duration, tabulate
 from txcalc.units import MONTH_HOURS, number_of, seconds, short, three
 
 FRONT = 12  # points shown
@@ -276,7 +276,7 @@ OUTPUT_COST: Column[Point] = Column(
 )
 
 
-def compared(priced: bool) -> list[Column[Point]]:
+def comparison_columns(priced: bool) -> list[Column[Point]]:
     """The columns of a load in a table of several deployments; `priced`: with costs."""
     return [TTFT._replace(cell=_ttft), TPOT, GPU_RATE, *([HOURLY_COST, OUTPUT_COST] if priced else [])]
 
@@ -429,13 +429,13 @@ def _loads(speed: Speed, most: int | None) -> Table:
         ]
     of_run = f"; {number_of('user', speed.sequences)} simulated" if speed.simulation and speed.rate is None else ""
     title = f"Loads, {points[0].layout}: each user sends the next request when an answer ends{of_run}"
-    return tabulated(title, points, columns)
+    return tabulate(title, points, columns)
 
 
 def _front(speed: Speed) -> Table:
     load: Column[Point] = Column("layout, users", lambda point: f"{point.layout}, {point.sequences:,}")
     columns = [load, TTFT, TPOT, USER_RATE, GPU_RATE, *([] if speed.price_per_gpu_hour is None else [OUTPUT_COST])]
-    return tabulated("Pareto front of latency and throughput", _spread_points(speed.front, FRONT), columns)
+    return tabulate("Pareto front of latency and throughput", _spread_points(speed.front, FRONT), columns)
 
 
 def _spread_points(points: Sequence[Item], most: int) -> Sequence[Item]:

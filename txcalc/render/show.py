@@ -128,7 +128,10 @@ def _parts(answer: Show, form: str) -> Table:
     optional = []
     if form == "table":
         costs = answer.flops.by_kind if masked else answer.flops.masked.by_kind
-        other = [*(costs.get(kind) for kind in _by_kind(params, flops)), sum(costs.values())]
+        other = [
+            *(costs.get(kind) for kind in _by_kind(params, flops)),
+            answer.flops.forward.matmul if masked else answer.flops.masked.matmul,
+        ]
         headings.append(f"/token, {'dense' if masked else 'masked'}")
         rows = [
             [*row, rounded(Fraction(spent, tokens)) if spent else ""] for row, spent in zip(rows, other, strict=True)

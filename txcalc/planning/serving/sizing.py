@@ -121,7 +121,7 @@ class Sizing:
         self.timer, self.limits, self.fixed = Timer.of(planner, request, context), limits, fixed
         self.timed = True
         self.units = units(planner.accelerator.node, fixed)
-        self.odd = [n for n in range(1, 2 * NODE) if n not in self.units]  # replicas that cannot be rented
+        self.unrentable = [n for n in range(1, 2 * NODE) if n not in self.units]  # sizes of replicas
         self._loads: dict[Layout, Steady] = {}
         self._lightest: dict[Layout, Steady] = {}  # of a replica with the fewest users that justify it
 
@@ -152,7 +152,7 @@ class Sizing:
         smaller = max((n for n in self.units if n < size), default=0)
         counts = [n * replicas for n in range(smaller + 1, size) if n * replicas >= least]
         needed = next((n for n in counts if self._enough(n, replicas)), replicas * size)
-        if not self.limits.simulated and (other := self._on_replicas(least, needed - 1, 1, self.odd)):
+        if not self.limits.simulated and (other := self._on_replicas(least, needed - 1, 1, self.unrentable)):
             needed = other[0] * other[1]
         return FewestGpus(needed, replicas * size, size)
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from txcalc.errors import Fault, InputError
 from txcalc.planning.layout import Layout
 from txcalc.planning.machine import NODE, slow_link
-from txcalc.planning.serving.demand import Steady
+from txcalc.planning.serving.demand import MOST_ROUNDS, REQUESTS, ROUNDS, Steady
 from txcalc.planning.serving.deployment import MOST_SEQUENCES, LayoutCapacity, Plan, bisect_max
 from txcalc.planning.serving.durations import total
 from txcalc.planning.serving.layout_time import LayoutTime
@@ -35,8 +35,9 @@ DEFINITIONS = {
     "alone": "one prompt with no other load, in chunks, to its first token",
     "one request": "one user, and nobody else on the server: with the engine's overhead, without a queue",
     "step": "one decode step of all sequences at the full context, without prefill",
-    "load": "users who each send the next request when the answer is complete: all start at once, and there are 10,000 "
-    "requests per replica, but 10 to 400 per user; or requests that arrive at random at a rate",
+    "load": "users who each send the next request when the answer is complete: all start at once, and there are "
+    f"{REQUESTS:,} requests per replica, but {ROUNDS} to {MOST_ROUNDS} per user; or requests that arrive at random at "
+    "a rate",
     "capacity": "the most users within the limits; without limits, those that memory holds at the full context and the "
     "engine runs at once",
     "throughput": "answer tokens per second, the time of prefill included; prompt tokens per second of prefill alone",

@@ -233,7 +233,7 @@ class Description(Options):
     quantization: Table | None = key(table, None, "quantization_config of the published checkpoint")
     variants: Table = key(tables_by_name, {}, "quantization_config of its makers' other checkpoints, by format")
     towers: Table = key(tables_by_name, {}, "vision and audio towers, each a description with a projector")
-    beside: int | None = key(
+    undescribed_tower_params: int | None = key(
         expected_params, None, "parameters of towers and projectors that `towers` does not describe"
     )
 

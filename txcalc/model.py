@@ -154,7 +154,7 @@ class Model(Struct, frozen=True, dict=True):
     @property
     def tower_params(self) -> int | None:
         """Parameters of towers and projectors; None where not known."""
-        counted, towers = self.description.beside, self.towers.values()
+        counted, towers = self.description.undescribed_tower_params, self.towers.values()
         return None if counted is None and not towers else sum(tower.params for tower in towers) + (counted or 0)
 
     @property
@@ -176,7 +176,7 @@ class Model(Struct, frozen=True, dict=True):
         """The towers that plans of its memory hold too."""
         if not self.multimodal or self.text_only or self.tower_params is None:
             return ()
-        counted = self.description.beside
+        counted = self.description.undescribed_tower_params
         return (*(tower.root for tower in self.towers.values()), *([Counted(params=counted)] if counted else ()))
 
     @property

@@ -176,8 +176,8 @@ def test_a_piece_reads_what_its_form_says(form: str) -> None:
 def test_a_key_by_its_old_name() -> None:
     """It is read, in a description and as a change, and written by its new one."""
     raw, parts = described({}), ["attention", "feed_forward"]
-    old = build(raw | {"norm": {"abreast": parts}}, "old", written=True)
-    assert old.raw["norm"] == {"parallel": parts}
+    old = build(raw | {"norm": {"abreast": parts}, "beside": 10}, "old", written=True)
+    assert old.raw["norm"] == {"parallel": parts} and old.raw["undescribed_tower_params"] == 10
     assert old.stacks == build(raw, "new", changes={"norm.abreast": parts}).stacks
     with pytest.raises(InputError, match=r"norm\.abreast is not a key"):
         build(raw | {"norm": {"abreast": parts, "parallel": "no"}}, "both")

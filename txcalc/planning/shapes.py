@@ -216,7 +216,7 @@ class ScaledModel(Struct, frozen=True, dict=True):
 
     def model(self, layers: int, width: int) -> Model:
         raw = change_keys(self.base.raw, self.changes(layers, width))
-        raw.pop("beside", None)  # towers fit only the original model
+        raw.pop("undescribed_tower_params", None)  # towers fit only the original model
         for key in ("params", "active", "published"):
             raw.pop(key, None)
         return build(raw, self.base.origin)

@@ -246,7 +246,7 @@ def build(
         spelling = {**spelling, **{letter_path(key, raw): key for key in changes}}
         after = change_keys(raw, changes)
         if not all(letter_path(key, raw).split(".")[0] in SIZELESS for key in changes):
-            dropped = [after.pop(key, None) for key in {"beside", "towers"} - {*changes}]
+            dropped = [after.pop(key, None) for key in {"undescribed_tower_params", "towers"} - {*changes}]
             if any(dropped):
                 notes = (*notes, "its towers and projectors fit the unchanged sizes, and are left out")
     if written and isinstance(after, Mapping):

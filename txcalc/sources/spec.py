@@ -59,14 +59,14 @@ ALWAYS = ("", "norm", "positions", "embedding", "head")  # sections that every s
 
 
 # Old names of keys, which are still read.
-RENAMED = {"norm.abreast": "norm.parallel"}
+RENAMED = {"norm.abreast": "norm.parallel", "beside": "undescribed_tower_params"}
 
 
 def rename_keys(raw: Table, table: str = "") -> Raw:
     """A description with old names of keys replaced, except where it has both names."""
     result: Raw = {}
     for key, value in raw.items():
-        new = RENAMED.get(f"{table}.{key}", "").rpartition(".")[2]
+        new = RENAMED.get(f"{table}.{key}" if table else key, "").rpartition(".")[2]
         name = new if new and new not in raw else key
         result[name] = rename_keys(value, key) if isinstance(value, Mapping) else value
     return result

@@ -83,8 +83,8 @@ def describe_towers(c: Config, text: Config, raw: Raw) -> Raw:
     for why in (why for *_, why in parts if why):
         c.note(f"FLOPs are not known of {why}")
     towers = {name: table for described, *_ in parts for name, table in described.get("towers", {}).items()}
-    counted = sum(described.get("beside", 0) for described, *_ in parts)
-    return answer | ({"towers": towers} if towers else {}) | ({"beside": counted} if counted else {})
+    counted = sum(described.get("undescribed_tower_params", 0) for described, *_ in parts)
+    return answer | ({"towers": towers} if towers else {}) | ({"undescribed_tower_params": counted} if counted else {})
 
 
 def _towers(plan: TowerPlan, tower: Tower, projection: Projection) -> tuple[Raw, str, str]:
@@ -99,11 +99,15 @@ def _towers(plan: TowerPlan, tower: Tower, projection: Projection) -> tuple[Raw,
     positions, unused = stack.root.fixed, tower.dropped + projection.dropped
     remaining = (positions or MAX_SIZE) - unused
     if why := tower.why or ("" if remaining >= projector.reads else f"{remaining:,} positions are less than a token"):
-        return {"beside": stacks + between}, words, f"its {towers}: {why}"
+        return {"undescribed_tower_params": stacks + between}, words, f"its {towers}: {why}"
     dropped = 0 if projection.why else unused + (remaining % projector.reads if positions else 0)
     described = {name: tower.raw | {"projector": {"steps": [], "dropped": dropped}} for name in names}
     if projection.why:
-        return {"towers": described, "beside": between}, words, f"its {names[0]} projector: {projection.why}"
+        return (
+            {"towers": described, "undescribed_tower_params": between},
+            words,
+            f"its {names[0]} projector: {projection.why}",
+        )
     described[names[0]]["projector"]["steps"] = steps
     return {"towers": described}, words, ""
 

@@ -52,7 +52,7 @@ COLUMN = (
         "questions/deployment.py",
         ("    requests_in_system: float | None\n", "    requests_per_gpu: float\n"),
         (
-            "        requests_in_system=steady.inside if timed else None,\n",
+            "        requests_in_system=steady.in_system if timed else None,\n",
             "        requests_per_gpu=load.rate / load.gpus,\n",
         ),
     ),

@@ -664,13 +664,13 @@ def _steady(
         lasts=steady.lasts,
         utilisation=steady.utilisation,
         decoding=steady.decoding if steady.decoding < inf else None,
-        line_s=steady.line if timed else None,
+        line_s=steady.cache_wait if timed else None,
         requests_per_s=load.rate,
         output_tokens_per_s=load.rate * load.answer if decodes else None,
         tokens_per_s_gpu=load.tokens_per_s_gpu if decodes else None,
         prompt_tokens_per_s_gpu=load.rate * prompt / load.gpus,
         tokens_per_s_user=1 / steady.tpot if timed and steady.tpot else None,
-        requests_in_system=steady.inside if timed else None,
+        requests_in_system=steady.in_system if timed else None,
     )
 
 

@@ -184,7 +184,7 @@ class GridSpeed(Answer):
         steady = point.steady
         if not steady.timed:
             return cls(None, None, None, None, point.tokens_per_s_gpu)
-        return cls(steady.ttft, steady.tpot, steady.e2e, steady.line, point.tokens_per_s_gpu)
+        return cls(steady.ttft, steady.tpot, steady.e2e, steady.cache_wait, point.tokens_per_s_gpu)
 
 
 class FrontPoint(Answer):

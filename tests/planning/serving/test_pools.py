@@ -55,14 +55,14 @@ def test_seats_of_the_decoding_pool_by_hand() -> None:
     demand = demanded(0.01, 1e-3, 0.1, 100)
     steady = disaggregated_state(demand, demand, (1, 1), 0.0, 64.0, most=8.0)
     assert steady.rate == pytest.approx(8 / (99 * 0.018))
-    assert steady.e2e == pytest.approx(64 / steady.rate) and steady.line > 0.9 * steady.ttft
+    assert steady.e2e == pytest.approx(64 / steady.rate) and steady.cache_wait > 0.9 * steady.ttft
     twice = disaggregated_state(demand, demand, (2, 2), 0.0, 128.0, most=16.0)
-    assert (twice.rate, twice.line) == (pytest.approx(2 * steady.rate), pytest.approx(steady.line))
+    assert (twice.rate, twice.cache_wait) == (pytest.approx(2 * steady.rate), pytest.approx(steady.cache_wait))
     free = disaggregated_state(demand, demand, (1, 1), 0.0, 8.0, most=64.0)
     slow = disaggregated_state(
         demanded(0.01, 1e-3, 9.0, 100), demand, (1, 1), 0.0, 64.0, most=64.0
     )  # prompts are the line there
-    assert free.line == slow.line == 0.0
+    assert free.cache_wait == slow.cache_wait == 0.0
 
 
 def test_answers_of_a_rate_are_those_of_as_many_servers_as_seats() -> None:

@@ -94,7 +94,7 @@ def test_an_open_loop_is_the_closed_forms(rate: float) -> None:
     form = open_loop(Demand(step, 1024 * 2.1e-5, 1024 * 2.1e-5, 1024 / 8192, 256), rate, 1024)
     assert mean(run, "tpot") == pytest.approx(form.tpot, rel=0.02)
     assert mean(run, "ttft") == pytest.approx(form.ttft, rel=0.02)
-    assert run.inside == pytest.approx(form.inside, rel=0.03)
+    assert run.inside == pytest.approx(form.in_system, rel=0.03)
 
 
 @pytest.mark.slow

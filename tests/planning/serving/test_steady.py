@@ -11,7 +11,7 @@ from command import Command
 from hypothesis import example, given, strategies as st
 
 from txcalc.planning.serving.demand import Demand, rounds
-from txcalc.planning.serving.queueing import CLOSE, Loop
+from txcalc.planning.serving.queueing import TOLERANCE, Replica
 from txcalc.planning.serving.steady_state import closed_loop, open_loop
 
 
@@ -37,7 +37,7 @@ DEMANDS = st.builds(
 def test_one_user_alone() -> None:
     """Nothing in line: the prompt, and 99 steps that nobody shares."""
     steady = closed_loop(Demand(linear(0.01, 0), 0.2, 0.3, 0.25, 100, overhead=0.05), 1)
-    assert steady.ttft == pytest.approx(0.05 + 0.3) and steady.tpot == pytest.approx(0.01) and steady.line == 0
+    assert steady.ttft == pytest.approx(0.05 + 0.3) and steady.tpot == pytest.approx(0.01) and steady.cache_wait == 0
     assert steady.e2e == pytest.approx(0.35 + 0.99) == pytest.approx(1 / steady.rate, rel=1e-4)
 
 
@@ -91,8 +91,8 @@ def test_a_start_together_counts_the_less_the_more_requests_follow() -> None:
 def test_polls_of_copies_that_gather_by_hand() -> None:
     """1,000 steps of two tokens among 10 sequences: every 50 a prompt for one copy, every 75 for both; 60 at most."""
     demand = Demand(linear(0.01, 0), 0.1, 0.1, 1.0, 1001, tokens=2.0, sharing=2, gathers=True, interval=1000)
-    assert Loop(demand, 20.0).poll_interval(10.0) == pytest.approx(75)
-    assert Loop(demand._replace(interval=60), 20.0).poll_interval(10.0) == 60
+    assert Replica(demand, 20.0).poll_interval(10.0) == pytest.approx(75)
+    assert Replica(demand._replace(interval=60), 20.0).poll_interval(10.0) == 60
 
 
 @pytest.mark.parametrize(("chunks", "share"), [(1.0, 0), (2.0, 0), (2.5, 0.5)])
@@ -104,38 +104,38 @@ def test_a_prompt_beside_nothing_waits_for_the_line(chunks: float, share: float)
     mine = (1 - exp(-rate * whole * chunk)) * share
     later = (1 - exp(-rate * (queue + prompt))) / 2
     expected = queue + (0.6 * mine + 0.4 * later) * chunk
-    assert Loop(demand, None).prefill_wait(rate, 0.0, queue) == pytest.approx(expected)
+    assert Replica(demand, None).prefill_wait(rate, 0.0, queue) == pytest.approx(expected)
 
 
 def test_as_many_seats_as_a_birth_takes_are_a_chain_of_two_states() -> None:
     """At half of the time for prompts a birth is (4 + 1)/2 sequences: with 2.5 seats, none or all are taken."""
     demand = Demand(linear(0.01, 0), 0.25, 0.25, 0.5, 3)
-    loop, share = Loop(demand, None), 0.5
+    replica, share = Replica(demand, None), 0.5
     left = 0.01 / share + 0.25 * share / (1 - share**2)
     busy_step = 0.01 + 0.25 * (1 + 2 * left)
     seconds = 2 * 0.02 + max(0.0, busy_step - 0.02) * share * (1 - share**2) / share
     full = 2 * seconds / 2.5 / (1 + 2 * seconds / 2.5)
-    assert loop.population(2.0, 2.5) == (pytest.approx(2.5 * full), pytest.approx(full))
-    assert loop.population(2.0, 2.49)[1] == 1.0
+    assert replica.population(2.0, 2.5) == (pytest.approx(2.5 * full), pytest.approx(full))
+    assert replica.population(2.0, 2.49)[1] == 1.0
 
 
 def test_those_that_decode_are_a_birth_death_chain() -> None:
     """Answers of 100 steps of 10 ms that no other slows down: Poisson, with Erlang's share of full seats; of steps as
     long as those that share them are many: a queue of one server."""
-    loop = Loop(Demand(linear(0.01, 0), 1e-9, 1e-9, 1e-9, 101), None)
-    assert loop.population(5, 1e6) == (pytest.approx(5), 0.0)
+    replica = Replica(Demand(linear(0.01, 0), 1e-9, 1e-9, 1e-9, 101), None)
+    assert replica.population(5, 1e6) == (pytest.approx(5), 0.0)
     poisson = [5.0**n / factorial(n) for n in range(11)]
-    assert loop.population(5, 10.01)[1] == pytest.approx(poisson[-1] / sum(poisson), rel=1e-3)
-    shared = Loop(Demand(linear(1e-5, 0.01), 1e-9, 1e-9, 1e-9, 101), None)
+    assert replica.population(5, 10.01)[1] == pytest.approx(poisson[-1] / sum(poisson), rel=1e-3)
+    shared = Replica(Demand(linear(1e-5, 0.01), 1e-9, 1e-9, 1e-9, 101), None)
     assert shared.population(0.8, 1e6)[0] == pytest.approx(0.8 / 0.2, rel=2e-3)
-    assert loop.population(500, 1e6)[0] == pytest.approx(500, rel=1e-5)  # by several at a time
+    assert replica.population(500, 1e6)[0] == pytest.approx(500, rel=1e-5)  # by several at a time
 
 
 @given(DEMANDS, st.floats(1, 2000))
 def test_littles_law_in_a_closed_loop(demand: Demand, clients: float) -> None:
     steady = closed_loop(demand, clients)
-    assert steady.inside == pytest.approx(clients, rel=1e-3)
-    near = 1 + CLOSE  # how exactly the sequences that decode are found
+    assert steady.in_system == pytest.approx(clients, rel=1e-3)
+    near = 1 + TOLERANCE  # how exactly the sequences that decode are found
     assert 0 < steady.utilisation < 1 and steady.ttft * near >= demand.unloaded
     if demand.answer > 1:
         assert steady.tpot and steady.tpot * near >= demand.step(steady.decoding) / demand.tokens
@@ -214,7 +214,7 @@ def test_a_line_of_prompts_is_what_its_formulas_say(whole: Demand, busy: float) 
 def test_a_population_is_its_chain_s(demand: Demand, busy: float, most: float) -> None:
     """Birth by birth: that of n over n − 1 is the rate times the seconds that one of n takes, over n."""
     rate = busy / demand.prompt
-    loop = Loop(demand, None)
+    replica = Replica(demand, None)
     counts = 1 / (1 - busy)
     birth = (demand.bursts * counts**2 + demand.spread * (counts - 1) ** 2 + 1) / 2
     steps = (demand.answer - 1) / demand.tokens
@@ -231,7 +231,7 @@ def test_a_population_is_its_chain_s(demand: Demand, busy: float, most: float) -
     while states[-1] + birth <= most:
         states.append(states[-1] + birth)
         chance.append(chance[-1] * rate * seconds_in_seat(states[-1]) / states[-1])
-    mean, full = loop.population(rate, most)
+    mean, full = replica.population(rate, most)
     if birth > most:
         assert full == 1
         return

@@ -82,7 +82,7 @@ class Steady(NamedTuple):
     rate          requests per second
     utilisation   share of time in prefill
     decoding      mean decode batch: sequences
-    line          of a closed loop's TTFT, the wait for space in the KV cache
+    cache_wait    of a closed loop's TTFT, the wait for space in the KV cache
     lasts         the replica keeps up with the requests; otherwise no latency has a mean (inf), `rate` is what it keeps
                   up with, `utilisation` what prefill would take, `decoding` the batch needed (inf: none is enough)
     """
@@ -93,7 +93,7 @@ class Steady(NamedTuple):
     rate: float
     utilisation: float
     decoding: float
-    line: float = 0.0
+    cache_wait: float = 0.0
     lasts: bool = True
 
     @property
@@ -102,7 +102,7 @@ class Steady(NamedTuple):
         return self.e2e < inf
 
     @property
-    def inside(self) -> float:
+    def in_system(self) -> float:
         """Requests in the system, waiting or running: Little's law."""
         return self.rate * self.e2e
 

@@ -12,15 +12,15 @@ from math import ceil, erfc, exp, floor, inf, log, log1p, pi, sqrt
 
 from txcalc.planning.serving.demand import ROUNDS, Demand, Steady, rounds
 
-CLOSE = 1e-6  # relative tolerance of a root
+TOLERANCE = 1e-6  # of `find_zero`, relative
 GRID = 128  # states of the birth-death chain up to its mean
 # Clients per unit of `width` whose queue varies as that of periodic sources; 2.15 is the mean of √1 … √9 (random walk).
-OFF = 4 / 3 * 2.15
+PERIODIC_CLIENTS = 4 / 3 * 2.15
 DISCRETE = 1.166  # 2 · 0.583: a random walk's queue is shorter than the diffusion's (Siegmund 1979)
-COUPLED = 8  # iterations until the prompt times of replicas that share experts converge
+COUPLING_ITERATIONS = 8  # iterations until the prompt times of replicas that share experts converge
 
 
-class Loop:
+class Replica:
     """Means of one replica under load, by its request rate and its mean decode batch (`decoding`).
 
     clients      of a closed loop; None: an open loop
@@ -41,7 +41,7 @@ class Loop:
         demand = self.demand
         step, per_token = demand.step(decoding) / demand.tokens, decoding / (demand.answer - 1)
         tpot = step + per_token * demand.prompt
-        for _ in range(COUPLED if demand.sharing > 1 else 0):
+        for _ in range(COUPLING_ITERATIONS if demand.sharing > 1 else 0):
             overlap = self.overlap(decoding / (demand.answer - 1) / tpot, decoding)
             tpot = step + per_token * self.stall(overlap)
         return tpot
@@ -84,7 +84,7 @@ class Loop:
         even, width = self.prompts_per_step(decoding) * self.demand.chunks, self.demand.width
 
         def spread(i: float) -> float:
-            return min(1.0, sqrt(even**2 + i * width**2) or CLOSE)
+            return min(1.0, sqrt(even**2 + i * width**2) or TOLERANCE)
 
         early = sum(1 / spread(i) for i in range(1, ROUNDS))
         first, last = ROUNDS - 0.5, self.rounds - 0.5  # of the others, whose sum is an integral
@@ -123,11 +123,11 @@ class Loop:
         vary.
         """
         demand = self.demand
-        steps, mean = (demand.answer - 1) / demand.tokens, root(lambda n: self.rate(n) - rate, 0.0, most)
+        steps, mean = (demand.answer - 1) / demand.tokens, find_zero(lambda n: self.rate(n) - rate, 0.0, most)
 
         def decode_time(n: float) -> float:
             """Seconds in which one sequence of n decodes its answer."""
-            step, share = demand.step(n), min(rate * self.stall_at(rate, n), 1 - CLOSE)
+            step, share = demand.step(n), min(rate * self.stall_at(rate, n), 1 - TOLERANCE)
             even = step / (1 - share)
             first = step + demand.prompt * (1 + 2 * rate * self.residual_step(rate, step))  # the step of its own prompt
             ahead: float = share * (1 - share**steps) / (1 - share)
@@ -195,7 +195,7 @@ class Loop:
             served = (1 - chance) / busy  # in the time between two requests
             return chance - exp(-(log1p(served * bursts) / bursts if bursts else served))
 
-        return root(above, 0.0, 1 - CLOSE)
+        return find_zero(above, 0.0, 1 - TOLERANCE)
 
     def polled_ahead(self, decoding: float) -> float:
         """Mean prompts of the same poll that are computed before a request's own."""
@@ -221,7 +221,7 @@ class Loop:
         demand = self.demand
         assert self.clients is not None
         busy, varied, chunks = arrivals * demand.chunks, 1 + demand.spread, demand.chunks
-        n = max(1.0, self.clients * min(1.0, OFF * demand.width))
+        n = max(1.0, self.clients * min(1.0, PERIODIC_CLIENTS * demand.width))
         if chunks >= 1:
             ahead = busy * _periodic(n, max(0.0, 1 - busy), varied)
             least = floor(chunks)
@@ -231,7 +231,7 @@ class Loop:
             return ahead, delay, (1 - busy) * (least + 1) + busy * (chunks + 0.5)
         whole = step + arrivals * demand.prompt
         delay = (whole + arrivals * demand.prompt**2 * varied / whole) / 2 if whole else 0.0
-        slack = max(CLOSE, 1 - busy) / arrivals / chunks if busy else inf  # of a step, in units of its arrivals
+        slack = max(TOLERANCE, 1 - busy) / arrivals / chunks if busy else inf  # of a step, in units of its arrivals
         ahead = _periodic(n, slack, varied) * exp(-DISCRETE * slack * sqrt(arrivals / varied)) if slack < inf else 0.0
         return ahead, delay, 1.0
 
@@ -340,7 +340,7 @@ def _periodic(n: float, slack: float, varied: float) -> float:
     return varied / 2 / slack * (1 - 0.5 / z**2) if z > 20 else sqrt(pi * n * varied / 8) * exp(z * z) * erfc(z)
 
 
-def root(function: Callable[[float], float], low: float, high: float) -> float:
+def find_zero(function: Callable[[float], float], low: float, high: float) -> float:
     """The zero of an increasing function, from below, by regula falsi (Illinois); `high` if there is none."""
     above = function(high)
     if above <= 0:
@@ -353,7 +353,7 @@ def root(function: Callable[[float], float], low: float, high: float) -> float:
     else:
         return high
     side = 0
-    while high - low > CLOSE * high:
+    while high - low > TOLERANCE * high:
         at = (low * above - high * below) / (above - below)
         at = min(max(at, low + (high - low) * 1e-3), high - (high - low) * 1e-3)
         value = function(at)

@@ -98,7 +98,7 @@ def arrange(
     if sizing.timed and best.fits and request.rate is not None:
         steady = sizing.load(best.layout)
         full = best.max_concurrency if steady.lasts else concurrency
-        inside = min(ceil(steady.inside), best.max_concurrency) if steady.timed else full
+        inside = min(ceil(steady.in_system), best.max_concurrency) if steady.timed else full
         most = max(concurrency, inside)
         if most != concurrency:
             order = {choice.layout: i for i, choice in enumerate(layouts)}

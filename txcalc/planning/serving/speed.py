@@ -228,7 +228,7 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
                 return timed and self.limits.met_by(bounded(self.timer, self.limits, layout, rate=rate, whole=False))
 
             if rate := most_rate(acceptable, best.rate if best else 0.0, target):
-                inside = min(ceil(self.timer.steady(layout, rate=rate).inside), choice.max_concurrency)
+                inside = min(ceil(self.timer.steady(layout, rate=rate).in_system), choice.max_concurrency)
                 best = self.timer.point(layout, inside, rate, choice.max_concurrency)
         return best
 

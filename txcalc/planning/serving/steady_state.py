@@ -6,26 +6,26 @@ decode steps take the rest.
 Open loop: x is given. The load can be served if ρ < 1 and the decode batch D fits.
 
 TPOT     t(D)/(1 − ρ): a decode step of D sequences, and its share of prefill. D is the mean of a birth-death chain
-         (`Loop.population`); by Little's law D = x·(answer − 1)·TPOT
+         (`Replica.population`); by Little's law D = x·(answer − 1)·TPOT
 TTFT     the wait in the queue, the prompt alone, the decode steps that share its chunks' steps, the engine's overhead
 wait     M/G/1 (Pollaczek and Khinchine; GI/M/1 for bursts, with Kingman's variance of the prompt time). A prompt's time
          includes the decode of its steps; the residual time of the running step is a server's vacation; a step computes
-         all prompts that arrived during the one before, as far as they fit (`Loop.prefill_wait`)
+         all prompts that arrived during the one before, as far as they fit (`Replica.prefill_wait`)
 
-There is no closed form if, for more than `FULL` of the time, the cache is full or prompts arrive faster than they are
-computed: the wait then depends on when answers end, and sequences are preempted. Elsewhere TTFT was 0.87 to 1.04 of the
-simulation's and TPOT 0.95 to 1.06 (`tests/planning/serving/test_simulation.py`). In bursts (`--burstiness` 0.03 to 0.3)
-they were 0.75 to 0.92 and 0.80 to 0.98: requests that arrive together are served together.
+There is no closed form if, for more than `MAX_FULL` of the time, the cache is full or prompts arrive faster than they
+are computed: the wait then depends on when answers end, and sequences are preempted. Elsewhere TTFT was 0.87 to 1.04 of
+the simulation's and TPOT 0.95 to 1.06 (`tests/planning/serving/test_simulation.py`). In bursts (`--burstiness` 0.03 to
+0.3) they were 0.75 to 0.92 and 0.80 to 0.98: requests that arrive together are served together.
 
 Closed loop: N clients. Time is counted in steps, because an answer takes a fixed number of steps, however long prefill
 makes them (machine repair with a fixed time between failures). A queue forms when steps are full of prompt chunks, not
 when prefill takes most of the time.
 
-D        N = D + prompts per step · steps of a wait (`Loop.clients_for`)
-wait     prompts of the same step, the residual step, and a queue of periodic sources (`Loop.closed_queue`). All clients
-         start at once, with as many requests each as in a simulation (`rounds`); the steps of their prompts and unequal
-         answers spread them (`Loop.clustering`). While they are `together`, a request waits for half of all prompts. An
-         engine that polls once in several steps adds half of these, and the prompts that arrived meanwhile
+D        N = D + prompts per step · steps of a wait (`Replica.clients_for`)
+wait     prompts of the same step, the residual step, and a queue of periodic sources (`Replica.closed_queue`). All
+         clients start at once, with as many requests each as in a simulation (`rounds`); the steps of their prompts and
+         unequal answers spread them (`Replica.clustering`). While they are `together`, a request waits for half of all
+         prompts. An engine that polls once in several steps adds half of these, and the prompts that arrived meanwhile
 
 Of 500 random closed loops, nine tenths had a TTFT 0.80 to 1.07 of the simulation's, a TPOT 0.997 to 1.03 and an
 end-to-end latency 0.998 to 1.01. The worst had a TTFT of 0.56 and a TPOT of 1.21: few users with short answers and
@@ -44,48 +44,51 @@ from math import inf
 from typing import NamedTuple
 
 from txcalc.planning.serving.demand import Demand, Steady, overload, rounds
-from txcalc.planning.serving.queueing import Loop, root
+from txcalc.planning.serving.queueing import Replica, find_zero
 
-MANY = 1e6  # sequences: no decode batch reaches a rate that this one does not
-FULL = 2e-4  # of the time: above it TTFT fell to 0.8 of the simulation's and less (36 random models, cards and lengths)
+MAX_BATCH = 1e6  # sequences: no decode batch reaches a rate that this one does not
+# Share of the time; above it TTFT fell to 0.8 of the simulation's and less (36 random models, cards and lengths).
+MAX_FULL = 2e-4
 
 
 def closed_loop(demand: Demand, clients: float, slots: float = inf) -> Steady:
     """A closed loop of `clients`. At most `slots` of their sequences fit in the cache; the others wait."""
     if clients > slots:
         full = closed_loop(demand._replace(rounds=demand.rounds or rounds(clients)), slots)
-        line = (clients - slots) / full.rate  # Little's law
-        return full._replace(ttft=full.ttft + line, e2e=full.e2e + line, line=line)
-    loop = Loop(demand, clients)
+        wait = (clients - slots) / full.rate  # Little's law
+        return full._replace(ttft=full.ttft + wait, e2e=full.e2e + wait, cache_wait=wait)
+    replica = Replica(demand, clients)
     if demand.answer > 1:
-        return loop.closed_state(root(lambda n: loop.clients_for(n) - clients, 0.0, min(clients, loop.saturated)))
+        return replica.closed_state(
+            find_zero(lambda n: replica.clients_for(n) - clients, 0.0, min(clients, replica.saturated))
+        )
 
     def over(rate: float) -> float:
-        state = loop.state(rate, 0.0)
-        return clients if state is None else state.inside - clients
+        state = replica.state(rate, 0.0)
+        return clients if state is None else state.in_system - clients
 
-    state = loop.state(root(over, 0.0, 1 / demand.prompt), 0.0)
+    state = replica.state(find_zero(over, 0.0, 1 / demand.prompt), 0.0)
     assert state is not None
-    waiting = max(0.0, clients - state.inside) / state.rate  # where prefill takes all the time
+    waiting = max(0.0, clients - state.in_system) / state.rate  # where prefill takes all the time
     return state._replace(ttft=state.ttft + waiting, e2e=state.e2e + waiting)
 
 
 def open_loop(demand: Demand, rate: float, most: float) -> Steady:
     """An open loop of `rate` requests per second. At most `most` sequences decode at once; the others wait."""
-    loop = Loop(demand, None)
+    replica = Replica(demand, None)
     if demand.answer == 1:
-        return loop.state(rate, 0.0) or overload(rate * demand.prompt, 0.0, 1 / demand.prompt)
+        return replica.state(rate, 0.0) or overload(rate * demand.prompt, 0.0, 1 / demand.prompt)
 
     def rate_excess(decoding: float) -> float:
-        return loop.rate(decoding) - rate
+        return replica.rate(decoding) - rate
 
-    if rate_excess(most) >= 0 and loop.state(rate, root(rate_excess, 0.0, most)):
-        decoding, full = loop.population(rate, most)
-        steady = loop.state(rate, decoding)
-        return steady if steady and full <= FULL else Steady(inf, None, inf, rate, rate * demand.prompt, decoding)
-    limit = root(lambda n: 1.0 if loop.state(loop.rate(n), n) is None else -1.0, 0.0, most)
-    cache_bound = rate_excess(most) < 0 <= rate_excess(max(most, MANY))  # a larger cache would suffice
-    return overload(rate * demand.prompt, most if cache_bound else inf, loop.rate(limit))
+    if rate_excess(most) >= 0 and replica.state(rate, find_zero(rate_excess, 0.0, most)):
+        decoding, full = replica.population(rate, most)
+        steady = replica.state(rate, decoding)
+        return steady if steady and full <= MAX_FULL else Steady(inf, None, inf, rate, rate * demand.prompt, decoding)
+    limit = find_zero(lambda n: 1.0 if replica.state(replica.rate(n), n) is None else -1.0, 0.0, most)
+    cache_bound = rate_excess(most) < 0 <= rate_excess(max(most, MAX_BATCH))  # a larger cache would suffice
+    return overload(rate * demand.prompt, most if cache_bound else inf, replica.rate(limit))
 
 
 def disaggregated_state(
@@ -110,14 +113,14 @@ def disaggregated_state(
     """
     prefills, decoders = copies
     clients_per_prefill = None if clients is None else clients / prefills
-    line, answers = Loop(prefill._replace(answer=1), clients_per_prefill), decode.answer - 1
-    start = 0.0 if clients is None else max(0.0, clients / prefills - 1) / 2 * prefill.prompt / line.rounds
+    prefiller, answers = Replica(prefill._replace(answer=1), clients_per_prefill), decode.answer - 1
+    start = 0.0 if clients is None else max(0.0, clients / prefills - 1) / 2 * prefill.prompt / prefiller.rounds
 
     def served(decoding: float) -> float:
         return decoders * decoding / answers / (decode.step(decoding) / decode.tokens)
 
     def state(x: float, decoding: float) -> Steady | None:
-        first = line.state(x / prefills, 0.0)
+        first = prefiller.state(x / prefills, 0.0)
         if first is None:
             return None
         first_token = (1.5 + decode.polls) * decode.step(decoding)
@@ -128,22 +131,22 @@ def disaggregated_state(
         busy, largest = rate * prefill.prompt / prefills, served(most / decoders) if most < inf else inf
         if busy >= 1 or largest < rate:
             return overload(busy, most if largest < rate else inf, min(prefills / prefill.prompt, largest))
-        steps = Loop(decode._replace(prompt=0.0, chunks=0.0), None)
-        decoding, full = steps.population(rate / decoders, most / decoders)
+        decoder = Replica(decode._replace(prompt=0.0, chunks=0.0), None)
+        decoding, full = decoder.population(rate / decoders, most / decoders)
         steady = state(rate, decoding)
         assert steady is not None
-        return steady if full <= FULL else steady._replace(ttft=inf, tpot=None, e2e=inf)
+        return steady if full <= MAX_FULL else steady._replace(ttft=inf, tpot=None, e2e=inf)
 
     def excess(decoding: float) -> float:
         steady = state(served(decoding), decoding)
-        return clients if steady is None else steady.inside - clients
+        return clients if steady is None else steady.in_system - clients
 
-    decoding = root(excess, 0.0, min(clients, most) / decoders)
+    decoding = find_zero(excess, 0.0, min(clients, most) / decoders)
     steady = state(served(decoding), decoding)
     assert steady is not None
-    waiting = max(0.0, clients - steady.inside) / steady.rate  # where prefill takes all the time, or for the cache
+    waiting = max(0.0, clients - steady.in_system) / steady.rate  # where prefill takes all the time, or for the cache
     seat = waiting if decoding == most / decoders else 0.0
-    return steady._replace(ttft=steady.ttft + waiting, e2e=steady.e2e + waiting, line=seat)
+    return steady._replace(ttft=steady.ttft + waiting, e2e=steady.e2e + waiting, cache_wait=seat)
 
 
 class Coupling(NamedTuple):
@@ -161,9 +164,9 @@ class Coupling(NamedTuple):
 
 def coupling(demand: Demand, clients: float | None, steady: Steady) -> Coupling:
     """The coupling of a replica in its steady state: a closed loop of `clients`, or an open one (None)."""
-    loop = Loop(demand, clients)
+    replica = Replica(demand, clients)
     prompt = stall = demand.prompt
     if demand.answer > 1:
-        overlap = loop.overlap(steady.rate, steady.decoding)
-        prompt, stall = loop.prompt_time(overlap), loop.stall(overlap)
-    return Coupling(prompt, stall - prompt, loop.poll_interval(steady.decoding))
+        overlap = replica.overlap(steady.rate, steady.decoding)
+        prompt, stall = replica.prompt_time(overlap), replica.stall(overlap)
+    return Coupling(prompt, stall - prompt, replica.poll_interval(steady.decoding))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from math import inf
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -194,10 +194,10 @@ class Load(o.Options):
         o.Length, o.tokens("Tokens of a common prefix (system prompt), computed and cached once.")
     ] = 0
 
-    def simulated(self, limits: Slo) -> int | None:
+    def simulated_requests(self, limits: Slo) -> int | None:
         """The number of simulated requests; None: its default."""
         number = maybe(self.requests, "--requests", length)
-        if not limits.simulated and (number is not None or self.seed):
+        if not limits.needs_simulation and (number is not None or self.seed):
             raise InputError("options", ["--requests and --seed need --simulate, or a limit such as --ttft p95:500ms"])
         if number is not None and not 1 <= number <= 10**6:
             raise InputError("options", [Fault("requests", number, "a whole number from 1 to 1,000,000")])
@@ -403,7 +403,7 @@ def deploy(
     (True, 1, 55)
     """
     assert isinstance(engine, Engine), "a name is a field of it (`arguments.group_options`)"
-    kinds = _accelerators(gpu, price)
+    accelerators = _accelerators(gpu, price)
     offload = engine.offload()
     name = engine.engine or "none"
     engine_profile = profile(offloading(name) if offload else name)
@@ -411,7 +411,7 @@ def deploy(
     prompts = None if load.prompt is None else traffic.lengths(str(load.prompt), "--prompt")
     answers = None if load.answer is None else traffic.lengths(str(load.answer), "--answer")
     proposed, drafter = phrases.parse_draft(speculation.draft)
-    draft = drafter if drafter is None or drafter == phrases.OWN else _draft(models([drafter], text_only)[0])
+    draft = drafter if drafter is None or drafter == phrases.OWN else _checked_draft(models([drafter], text_only)[0])
     loaded = models(source_list([sources]), text_only)
     if draft == phrases.OWN and loaded and not any(model.predictor for model in loaded):
         raise _no_predictor(loaded[0])
@@ -429,9 +429,9 @@ def deploy(
     request = points.request(tokens, prompts, hits, acceptance, proposed, answers, rate, load.burstiness, times, prefix)
     slo = limits.slo(load.simulate)
     api_price = None if api is None else phrases.parse_api_prices(api)
-    request = replace(request, simulated=load.simulated(slo), seed=load.seed)
-    for _, _, cost in kinds:
-        check_budget(cost, slo.ttft, slo.tpot)
+    request = replace(request, simulated_requests=load.simulated_requests(slo), seed=load.seed)
+    for priced in accelerators:
+        check_budget(priced.price, slo.ttft, slo.tpot)
     scenario = Scenario(
         request=request,
         context=tokens,
@@ -453,33 +453,33 @@ def deploy(
     )
     if utilisation is not None and (api_price is None or not 0 < (scenario.utilisation or 0) <= 1):
         raise InputError("options", ["--utilisation is a share above 0, up to 100%, and needs --api 0.25/2"])
-    if api_price is not None and any(cost is None for _, _, cost in kinds):
+    if api_price is not None and any(priced.price is None for priced in accelerators):
         raise InputError("options", ["--api needs a price per GPU-hour (--price 2.5, or --gpu h100:8@2.5)"])
     network, link = maybe(layout.network, "--network", bandwidth), maybe(layout.link, "--link", bandwidth)
     one_host = not scenario.fixed  # several Macs hold a model only if their number or a layout is given
     placed = [
-        (kind.placed(layout.node, network, link), number or (1 if kind.unified and one_host else None), cost)
-        for kind, number, cost in kinds
+        (card.placed(layout.node, network, link), number or (1 if card.unified and one_host else None), card_price)
+        for card, number, card_price in accelerators
     ]
-    pairs = [(model, *kind) for model in loaded for kind in placed]
-    if not pairs:
+    candidates = [(model, *priced) for model in loaded for priced in placed]
+    if not candidates:
         raise InputError("deploy", ["expected one or more models and accelerators"])
     refusals = {
-        "--disaggregate needs one source and one --gpu": len(pairs) > 1,
-        "--disaggregate is not simulated: no --simulate, and limits of means alone (--ttft 500ms)": slo.simulated,
+        "--disaggregate needs one source and one --gpu": len(candidates) > 1,
+        "--disaggregate is not simulated: no --simulate, and limits of means (--ttft 500ms)": slo.needs_simulation,
         "--disaggregate needs a load for its limits: --concurrency 64 or --rate 5/s": slo and scenario.without_load,
     }
     refused = [text for text, applies in refusals.items() if applies]
     if scenario.disaggregated and refused:
         raise InputError("options", refused[:1])
-    if len(pairs) == 1:
-        return scenario.answer(*pairs[0], single_plan=True)
+    if len(candidates) == 1:
+        return scenario.answer(*candidates[0], single_plan=True)
     deployments, errors = list[Deploy | Refusal](), dict[str, InputError]()
-    for model, kind, number, cost in pairs:
+    for model, card, number, card_price in candidates:
         try:
-            deployments.append(scenario.compared(model, kind, number, cost))
+            deployments.append(scenario.compared(model, card, number, card_price))
         except InputError as error:
-            deployments.append(Refusal(model.name, kind.name, str(error)))
+            deployments.append(Refusal(model.name, card.name, str(error)))
             errors[str(error)] = error
     if all(isinstance(plan, Refusal) for plan in deployments):
         raise InputError("deploy", errors) if len(errors) > 1 else next(iter(errors.values()))
@@ -513,20 +513,25 @@ def _cost(deployment: Deploy | Refusal) -> float:
     return inf if cost is None else cost
 
 
-Kind = tuple[Accelerator, int | None, float | None]  # how many, None: the fewest; and the price per GPU-hour
+class PricedAccelerator(NamedTuple):
+    """An accelerator, how many (None: the fewest), and the price per GPU-hour."""
+
+    accelerator: Accelerator
+    number: int | None
+    price: float | None
 
 
-def _accelerators(gpu: Any, price: float | None) -> list[Kind]:
+def _accelerators(gpu: Any, price: float | None) -> list[PricedAccelerator]:
     items = list(split_commas(gpu))
     if not items:
         raise InputError("options", [Fault("gpu", gpu, "a text, or a list of them")])
     parsed = [(item, None, None) if isinstance(item, Accelerator) else phrases.parse_priced(item) for item in items]
-    kinds = [(load_accelerator(kind) if isinstance(kind, str) else kind, *fields) for kind, *fields in parsed]
-    prices = phrases.prices_by_name([(kind.name, number, kind_price) for kind, number, kind_price in kinds], price)
-    return [(kind, number, prices[kind.name]) for kind, number, _ in kinds]
+    cards = [(load_accelerator(card) if isinstance(card, str) else card, *fields) for card, *fields in parsed]
+    prices = phrases.prices_by_name([(card.name, number, card_price) for card, number, card_price in cards], price)
+    return [PricedAccelerator(card, number, prices[card.name]) for card, number, _ in cards]
 
 
-def _draft(model: Model) -> Model:
+def _checked_draft(model: Model) -> Model:
     """A draft model. Errors: `InputError` if the time of its passes is not known."""
     if model.description.drafting == "block":
         mend = "--draft N --acceptance P counts drafting as free"
@@ -570,15 +575,15 @@ class Scenario(Struct, frozen=True, kw_only=True):
     utilisation: float | None
 
     def answer(
-        self, model: Model, kind: Accelerator, gpus: int | None, price: float | None, single_plan: bool = False
+        self, model: Model, accelerator: Accelerator, gpus: int | None, price: float | None, single_plan: bool = False
     ) -> Deploy:
         """A deployment. Errors: `InputError`; of a `single_plan` (one model, one kind of accelerator) also if its
         speed is not known but needed for a price or a limit."""
         context = int(model.workload().tokens) if model.fixed_length else self.context
-        config = self._engine(model, kind, context)
+        config = self._engine(model, accelerator, context)
         if self.offload:
-            config = with_offload(self.offload, model, kind, config, gpus or 1, context, self.least_users)
-        planner = Planner(model, kind, config, self._drafter(model))
+            config = with_offload(self.offload, model, accelerator, config, gpus or 1, context, self.least_users)
+        planner = Planner(model, accelerator, config, self._drafter(model))
         plan = self._plan(planner, context, gpus)
         serving, fewer, unknown = None, None, ""
         try:
@@ -594,23 +599,29 @@ class Scenario(Struct, frozen=True, kw_only=True):
             unknown = f"{error}{_single_stream(plan)}"
         return self._deployment(plan, serving, fewer, unknown, single_plan)
 
-    def compared(self, model: Model, kind: Accelerator, gpus: int | None, price: float | None) -> Deploy:
+    def compared(self, model: Model, accelerator: Accelerator, gpus: int | None, price: float | None) -> Deploy:
         """A deployment beside others. Without a load and a number of GPUs, more GPUs of a node are tried while their
         tokens cost less: the fewest that hold a model may have no room for users."""
-        best, most = self.answer(model, kind, gpus, price), min(kind.node or NODE, NODE)
-        counts = rentable(best.layout.gpus + 1, self.fixed, kind.node) if self.without_load and gpus is None else []
+        best, most = self.answer(model, accelerator, gpus, price), min(accelerator.node or NODE, NODE)
+        counts = (
+            rentable(best.layout.gpus + 1, self.fixed, accelerator.node) if self.without_load and gpus is None else []
+        )
         for number in (n for n in counts if n <= most):
-            more = self.answer(model, kind, number, price)
+            more = self.answer(model, accelerator, number, price)
             if _cost(more) >= 0.99 * _cost(best):  # less than 1 % is not worth more GPUs
                 break
             best = more
         return best
 
-    def _engine(self, model: Model, kind: Accelerator, context: int) -> EngineConfig:
+    def _engine(self, model: Model, accelerator: Accelerator, context: int) -> EngineConfig:
         """The engine on an accelerator. Errors: `InputError` for a format that it does not have there."""
         plain = engine_config(model, chunk=CHUNK if self.chunk is None else self.chunk, **self.engine)
-        memory = EngineMemory(self.profile, kind, context, self.max_num_seqs, self.chunk) if self.profile else None
-        return on_accelerator(plain, model, memory, self.engine["reserve"], self.engine_named, not is_served(kind))
+        memory = (
+            EngineMemory(self.profile, accelerator, context, self.max_num_seqs, self.chunk) if self.profile else None
+        )
+        return on_accelerator(
+            plain, model, memory, self.engine["reserve"], self.engine_named, not is_served(accelerator)
+        )
 
     @property
     def without_load(self) -> bool:
@@ -658,14 +669,14 @@ class Scenario(Struct, frozen=True, kw_only=True):
         """The answer; `fewer`: the largest load that fits. A `single_plan` has a plot and a command."""
         planner, best, model = plan.planner, plan.best, plan.planner.model
         speed = deployment.speed(serving, self.without_load and not self.disaggregated) if serving else None
-        engine, kind = planner.engine, planner.accelerator
-        unused = [flag for flag in ("--link", "--network") if flag in kind.sources.values() and best.layout.gpus == 1]
+        engine, card = planner.engine, planner.accelerator
+        unused = [flag for flag in ("--link", "--network") if flag in card.sources.values() and best.layout.gpus == 1]
         notes = [f"{flag} is ignored: one GPU has no other to send to" for flag in unused]
         notes += [f"no speed: {unknown}"] if unknown else speed.notes if speed else []
         notes += plan.notes
-        undecided = self.profile if not (engine.memory or is_mlx(engine.weights)) and is_personal(kind) else None
-        if undecided and not unsupported_fault(undecided, model, engine.weights, kind, engine.kv):
-            text = f"no engine is named: fit counts llama.cpp on {kind.title} (--engine llama.cpp)"
+        undecided = self.profile if not (engine.memory or is_mlx(engine.weights)) and is_personal(card) else None
+        if undecided and not unsupported_fault(undecided, model, engine.weights, card, engine.kv):
+            text = f"no engine is named: fit counts llama.cpp on {card.title} (--engine llama.cpp)"
             notes.insert(len(notes) if best.fits else 0, text)  # first where it may be why the model does not fit
         api = None
         if self.api is not None and serving and speed:

@@ -140,7 +140,7 @@ def _roofline_points(layout_time: LayoutTime, work: Workload) -> dict[str, tuple
 def _load_by_gpus(serving: Serving) -> Iterator[Panel]:
     """TTFT and TPOT at the load for each number of GPUs, with its best layout; a panel each."""
     plan, limits = serving.plan, serving.limits
-    of_means = Slo() if limits.simulated else limits  # each number would be simulated
+    of_means = Slo() if limits.needs_simulation else limits  # each number would be simulated
     least, node = plan.min_gpus or 1, plan.planner.accelerator.node
     states: dict[int, Steady] = {}
     counts = sorted({serving.chosen.gpus, *rentable(least, plan.fixed, node)})

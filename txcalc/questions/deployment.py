@@ -627,7 +627,7 @@ def _point(serving: Serving, at: OperatingPoint, simulated: Simulated | None = N
 def _within_limits(serving: Serving, at: OperatingPoint) -> bool | None:
     """None: there are no limits, or the bounded percentile of this load is not simulated."""
     limits = serving.limits
-    if not limits.simulated:
+    if not limits.needs_simulation:
         return limits.met_by(at.steady) if limits else None
     return not serving.unmet if limits and at is serving.chosen else None
 

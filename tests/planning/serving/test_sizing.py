@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from math import inf
 from random import Random
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from txcalc.planning.serving.demand import Steady
 from txcalc.planning.serving.deployment import Planner, bisect_max
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.points import Slo, Timer, request
-from txcalc.planning.serving.sizing import Sizing, arrange, rentable, unit
+from txcalc.planning.serving.sizing import Sizing, arrange, rentable, replica_gpus
 from txcalc.planning.serving.speed import most_rate, serve
 
 run = Command("deploy")
@@ -41,9 +42,10 @@ def test_counts_that_are_rented() -> None:
 
 def test_the_most_accelerators_are_tried_although_no_power_of_two() -> None:
     planner = SimpleNamespace(layouts=lambda number, _: [Layout(dp=number, ep=number)])
-    sizing: Any = SimpleNamespace(planner=planner, fixed={}, worth=lambda *_: True)
+    sizing: Any = SimpleNamespace(planner=planner, fixed={}, has_enough_users=lambda *_: True)
     sizing.serves = lambda layout: layout.gpus >= 24
-    assert Sizing.spread(sizing, [8, 16, 24], 1) == (1, 24) and Sizing.spread(sizing, [8, 16], 1) is None
+    fewest = partial(Sizing.fewest_with_shared_experts, sizing, users=1)
+    assert fewest([8, 16, 24]) == (1, 24) and fewest([8, 16]) is None
 
 
 @pytest.mark.parametrize(("lasts", "inside"), [(True, inf), (False, inf), (True, 7.2), (True, 0.1), (True, 1e9)])
@@ -326,10 +328,12 @@ def test_one_replica_less_is_too_few(seed: int) -> None:
         few = min(users, 2)
         assert not any(serves(timer, layout, few, limits, None if rate is None else 1e-3) for layout in layouts)
         return
-    assert plan.fewest.rented == gpus and unit(plan.best.layout) in (1, 2, 4, *range(8, gpus + 1, 8))
+    assert plan.fewest.rented == gpus and replica_gpus(plan.best.layout) in (1, 2, 4, *range(8, gpus + 1, 8))
     assert serves(timer, plan.best.layout, users, limits, rate)
     for count in range(1, gpus):
-        layouts = [layout for layout in planner.layouts(count) if unit(layout) in (1, 2, 4, *range(8, count + 1, 8))]
+        layouts = [
+            layout for layout in planner.layouts(count) if replica_gpus(layout) in (1, 2, 4, *range(8, count + 1, 8))
+        ]
         assert not any(serves(timer, layout, users, limits, rate) for layout in layouts), count
 
 

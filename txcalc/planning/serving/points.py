@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from math import sqrt
+from math import inf, sqrt
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -58,7 +58,7 @@ class Request(Struct, frozen=True):
     speculation   None: no draft
     rate          requests per second of an open loop; None: a closed loop
     prompt_given  whether a prompt was given; if not, an encoder's pass is over the context
-    simulated     number of simulated requests; None: the default
+    simulated_requests   their number; None: the default
     seed          of the simulation
     rounds        requests of each user of a closed loop in the closed form; None: as many as in a simulation
     """
@@ -70,7 +70,7 @@ class Request(Struct, frozen=True):
     speculation: SpeculativeDecoding | None
     rate: float | None
     prompt_given: bool
-    simulated: int | None = None
+    simulated_requests: int | None = None
     seed: int = 0
     rounds: float | None = None
 
@@ -190,20 +190,22 @@ class Slo(NamedTuple):
         return self.ttft is not None or self.tpot is not None
 
     @property
-    def simulated(self) -> bool:
+    def needs_simulation(self) -> bool:
         """Whether a simulation gives the latencies: of percentiles, only a simulation does."""
         return self.simulates_means or self.ttft_percentile is not None or self.tpot_percentile is not None
 
+    def bounded(self, steady: Steady) -> list[tuple[float, float]]:
+        """Latencies (`speed.bounded`; inf: not known), each with its limit. An answer of one token has no TPOT."""
+        pairs = (steady.ttft, self.ttft), (steady.tpot if steady.timed else inf, self.tpot)
+        return [(latency, limit) for latency, limit in pairs if latency is not None and limit is not None]
+
     def met_by(self, steady: Steady) -> bool:
-        """Whether the bounded latencies (`speed.bounded`) are within the limits; those of an overload are not."""
-        slow = self.ttft is not None and steady.ttft > self.ttft
-        late = self.tpot is not None and (not steady.timed or (steady.tpot is not None and steady.tpot > self.tpot))
-        return steady.lasts and not slow and not late
+        """Whether the bounded latencies are within the limits; those of an overload are not."""
+        return steady.lasts and all(latency <= limit for latency, limit in self.bounded(steady))
 
     def excess(self, steady: Steady) -> float:
         """The largest ratio of a latency to its limit."""
-        means = (self.ttft, steady.ttft), (self.tpot, steady.tpot)
-        return max((mean / limit for limit, mean in means if limit and mean is not None), default=0.0)
+        return max((latency / limit for latency, limit in self.bounded(steady)), default=0.0)
 
 
 class OperatingPoint(Throughput):

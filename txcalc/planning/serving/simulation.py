@@ -444,7 +444,7 @@ def simulated(
     0.5.1's mean TTFT is that of equal answers.
     """
     load, memory = timer.request, timer.planner.engine.memory
-    traffic, number, times = load.traffic, load.simulated, timer.layout_time(layout)
+    traffic, number, times = load.traffic, load.simulated_requests, timer.layout_time(layout)
     if not times.caching:  # a pass is a prompt without an answer
         positions = load.on(times, timer.context)[0]
         traffic = traffic._replace(prompts=Lengths(positions, positions), answers=Lengths(1, 1))

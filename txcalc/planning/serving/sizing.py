@@ -59,14 +59,14 @@ def rentable(least: int, fixed: Mapping[str, int], node: int | None = None) -> l
     return [n for n in counts if n >= least]
 
 
-def units(node: int | None, fixed: Mapping[str, int]) -> list[int]:
+def replica_sizes(node: int | None, fixed: Mapping[str, int]) -> list[int]:
     """Numbers of accelerators of one replica, ascending: `sizes`, and the product of a given tp and pp, rentable or
     not."""
     ways = gpus_of({axis: degree for axis, degree in fixed.items() if axis != "dp"})
     return sorted({ways, *sizes(node, ways)})
 
 
-def unit(layout: Layout) -> int:
+def replica_gpus(layout: Layout) -> int:
     """The accelerators of one replica and of those that share its experts."""
     return layout.gpus // layout.dp * min(layout.sharing, layout.dp)
 
@@ -96,7 +96,7 @@ def arrange(
         layouts = choices(planner, gpus or least or gpus_of(fixed), context, concurrency, fixed)
     best = layouts[0]
     if sizing.timed and best.fits and request.rate is not None:
-        steady = sizing.load(best.layout)
+        steady = sizing.steady_state(best.layout)
         full = best.max_concurrency if steady.lasts else concurrency
         inside = min(ceil(steady.in_system), best.max_concurrency) if steady.timed else full
         most = max(concurrency, inside)
@@ -120,12 +120,12 @@ class Sizing:
         self.planner, self.request, self.context, self.concurrency = planner, request, context, concurrency
         self.timer, self.limits, self.fixed = Timer.of(planner, request, context), limits, fixed
         self.timed = True
-        self.units = units(planner.accelerator.node, fixed)
-        self.unrentable = [n for n in range(1, 2 * NODE) if n not in self.units]  # sizes of replicas
+        self.replica_sizes = replica_sizes(planner.accelerator.node, fixed)
+        self.unrentable = [n for n in range(1, 2 * NODE) if n not in self.replica_sizes]  # sizes of replicas
         self._loads: dict[Layout, Steady] = {}
         self._lightest: dict[Layout, Steady] = {}  # of a replica with the fewest users that justify it
 
-    def load(self, layout: Layout) -> Steady:
+    def steady_state(self, layout: Layout) -> Steady:
         """The latencies that the limits bound; above them, those of the requests simulated so far. Errors: `InputError`
         where it cannot be timed."""
         if layout not in self._loads:
@@ -142,17 +142,17 @@ class Sizing:
     def fewest(self, least: int) -> FewestGpus | None:
         """The fewest that serve the load within the limits, from `least`, which hold it; None: none do."""
         try:
-            rented = self._rent(least)
+            rented = self._fewest_rentable(least)
         except InputError:  # a peak is not known: nothing can be timed
             self.timed = False
-            rented = self._rent(least)
+            rented = self._fewest_rentable(least)
         if rented is None:
             return None
         replicas, size = rented
-        smaller = max((n for n in self.units if n < size), default=0)
+        smaller = max((n for n in self.replica_sizes if n < size), default=0)
         counts = [n * replicas for n in range(smaller + 1, size) if n * replicas >= least]
-        needed = next((n for n in counts if self._enough(n, replicas)), replicas * size)
-        if not self.limits.simulated and (other := self._on_replicas(least, needed - 1, 1, self.unrentable)):
+        needed = next((n for n in counts if self._is_enough(n, replicas)), replicas * size)
+        if not self.limits.needs_simulation and (other := self._on_replicas(least, needed - 1, 1, self.unrentable)):
             needed = other[0] * other[1]
         return FewestGpus(needed, replicas * size, size)
 
@@ -163,22 +163,21 @@ class Sizing:
             number = fewest.rented
         else:
             load = replace(self.request, rate=None)
-            in_memory = Sizing(self.planner, load, self.context, self.concurrency, Slo(), self.fixed)._rent(least)
+            in_memory = Sizing(self.planner, load, self.context, self.concurrency, Slo(), self.fixed)._fewest_rentable(
+                least
+            )
             if in_memory is None:
                 return None
             number = in_memory[0] * in_memory[1]
         layouts = self.ranked(number)
-        return [choice for choice in layouts or () if unit(choice.layout) in self.units] or layouts
+        return [choice for choice in layouts or () if replica_gpus(choice.layout) in self.replica_sizes] or layouts
 
     def unsuited(self) -> Unsuited | None:
         """If no replica meets the limits with the fewest users that justify it: the one that comes closest."""
         if not self.limits or not self._lightest or any(map(self.limits.met_by, self._lightest.values())):
             return None
 
-        def excess(layout: Layout) -> float:
-            return self.limits.excess(self._lightest[layout])
-
-        layout = min(self._lightest, key=excess)
+        layout = min(self._lightest, key=lambda layout: self.limits.excess(self._lightest[layout]))
         one_user = self._light_load(layout, 1)
         two_users = self._light_load(layout, 2) if self.limits.met_by(one_user) else None
         return Unsuited(layout, one_user, two_users)
@@ -186,34 +185,34 @@ class Sizing:
     def _light_load(self, layout: Layout, users: int) -> Steady:
         """The latencies of few users who start together, with as few requests each as in a benchmark, so that this
         start counts: a replica that they overload serves few users, and many replicas are no mend."""
-        if self.limits.simulated:
+        if self.limits.needs_simulation:
             return bounded(self.timer, self.limits, layout, users)
         return self.timer.steady(layout, users, rounds=ROUNDS)
 
-    def _rent(self, least: int) -> tuple[int, int] | None:
+    def _fewest_rentable(self, least: int) -> tuple[int, int] | None:
         """The fewest replicas and their size; None: none serve the load within the limits."""
-        best = self._on_replicas(least, MOST_GPUS, 2, self.units)
+        best = self._on_replicas(least, MOST_GPUS, 2, self.replica_sizes)
         if best is None or not self.bounded:
             return best
-        return self._on_replicas(least, best[0] * best[1] - 1, 1, self.units) or best
+        return self._on_replicas(least, best[0] * best[1] - 1, 1, self.replica_sizes) or best
 
-    def _on_replicas(self, least: int, most: int, users: int, units: Sequence[int]) -> tuple[int, int] | None:
-        """The same in replicas of `units`, on at most `most` accelerators, with at least `users` per replica if memory
-        allows."""
+    def _on_replicas(self, least: int, most: int, users: int, replica_sizes: Sequence[int]) -> tuple[int, int] | None:
+        """The same in replicas of these sizes, on at most `most` accelerators, with at least `users` per replica if
+        memory allows."""
         best: tuple[int, int] | None = None
         largest = inf
-        for size in units:
+        for size in replica_sizes:
             if size > min(most, largest):
                 break
             for replica in self.planner.layouts(size, {**self.fixed, "dp": 1}):
                 if not self.planner.max_concurrency(replica, self.context):
                     continue
-                largest = min(largest, max(2 * size, NODE, self.units[0]))
+                largest = min(largest, max(2 * size, NODE, self.replica_sizes[0]))
                 if count := self._replicas(replica, most // size, users):
                     best, most = (count, size), count * size - 1
-        if self.planner.sharding.has_experts and units is self.units:
+        if self.planner.sharding.has_experts and replica_sizes is self.replica_sizes:
             counts = [n for n in rentable(least, self.fixed, self.planner.accelerator.node) if n <= most]
-            best = self.spread(counts, users) or best
+            best = self.fewest_with_shared_experts(counts, users) or best
         return best
 
     def _replicas(self, replica: Layout, most: int, users: int) -> int | None:
@@ -259,19 +258,19 @@ class Sizing:
         """Whether the load fits and is served within the limits."""
         if not self.planner.fits(layout, self.context, self.concurrency):
             return False
-        return not self.bounded or (self.timer.links_known(layout) and self.limits.met_by(self.load(layout)))
+        return not self.bounded or (self.timer.links_known(layout) and self.limits.met_by(self.steady_state(layout)))
 
-    def _enough(self, number: int, replicas: int) -> bool:
+    def _is_enough(self, number: int, replicas: int) -> bool:
         """Whether as many replicas serve the load on any number of accelerators, rentable or not."""
         layouts = self.planner.layouts(number, self.fixed)
-        return any(self.serves(layout) for layout in layouts if layout.gpus == unit(layout) * replicas)
+        return any(self.serves(layout) for layout in layouts if layout.gpus == replica_gpus(layout) * replicas)
 
-    def spread(self, counts: list[int], users: int) -> tuple[int, int] | None:
+    def fewest_with_shared_experts(self, counts: list[int], users: int) -> tuple[int, int] | None:
         """One replica whose experts are spread over all accelerators, of the first count that is enough."""
 
         def enough(number: int) -> bool:
-            layouts = [layout for layout in self.planner.layouts(number, self.fixed) if unit(layout) == number]
-            return any(self.worth(layout, users) and self.serves(layout) for layout in layouts)
+            layouts = [layout for layout in self.planner.layouts(number, self.fixed) if replica_gpus(layout) == number]
+            return any(self.has_enough_users(layout, users) and self.serves(layout) for layout in layouts)
 
         low = -1  # known to be too few
         for high in (i for i, n in enumerate(counts) if i in (0, len(counts) - 1) or n.bit_count() == 1):
@@ -282,7 +281,7 @@ class Sizing:
             return None
         return 1, counts[next((i for i in range(low + 1, high) if enough(counts[i])), high)]
 
-    def worth(self, layout: Layout, users: int) -> bool:
+    def has_enough_users(self, layout: Layout, users: int) -> bool:
         """Whether every replica has as many users, if memory allows."""
         if not self.bounded or self.request.rate is not None:
             return True
@@ -304,7 +303,7 @@ class Sizing:
     def _sort(self, layouts: list[LayoutCapacity]) -> list[LayoutCapacity]:
         """Best first. With limits of percentiles: the first that meets them in a simulation, then others by means."""
         order = sorted(layouts, key=self._rank)
-        if not self.limits.simulated:
+        if not self.limits.needs_simulation:
             return order
         best = next((choice for choice in order if choice.fits and self.serves(choice.layout)), order[0])
         return [best, *(choice for choice in order if choice is not best)]

@@ -94,7 +94,7 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
 
     def _as_simulated(self, point: OperatingPoint) -> OperatingPoint:
         """A closed loop with the means of a simulation, where limits are of one."""
-        run = simulation(self.timer, point.layout, point.sequences) if self.limits.simulated else None
+        run = simulation(self.timer, point.layout, point.sequences) if self.limits.needs_simulation else None
         return replace(point, steady=run.means(point.steady)) if run else point
 
     @cached_property
@@ -136,7 +136,7 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
         return [point for choice in self.timed_choices for point in self._time_choice(choice)]
 
     def _time_choice(self, choice: LayoutCapacity) -> list[OperatingPoint]:
-        also = 0 if self.limits.simulated else within(self.timer, choice, self.limits)
+        also = 0 if self.limits.needs_simulation else within(self.timer, choice, self.limits)
         return [self.timer.point(choice.layout, n) for n in sizes(choice.max_concurrency, choice.layout.dp, also)]
 
     @cached_property
@@ -204,7 +204,7 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def cheapest(self) -> OperatingPoint | None:
-        if self.limits and self.limits.simulated:
+        if self.limits and self.limits.needs_simulation:
             layout, users = most_users(self.timer, self.timed_choices, self.limits)
             return self._as_simulated(self.timer.point(layout, users)) if users else None
         points = self.points if self.request.rate else [*self.points, self.chosen]
@@ -249,7 +249,9 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
     def bounded(self) -> Steady:
         """The latencies that the limits bound."""
         steady = self.pools.steady if self.pools else self.chosen.steady
-        return self.simulated.bounded(self.limits, steady) if self.limits.simulated and self.simulated else steady
+        return (
+            self.simulated.bounded(self.limits, steady) if self.limits.needs_simulation and self.simulated else steady
+        )
 
     @property
     def without_speculation(self) -> Steady:
@@ -265,7 +267,7 @@ def bounded(
     bound: means in closed form; with a percentile, all by a simulation, which ends when a limit is missed unless
     `whole`."""
     steady = timer.steady(layout, sequences, rate)
-    if not limits.simulated or not steady.lasts:
+    if not limits.needs_simulation or not steady.lasts:
         return steady
     return simulation(timer, layout, sequences, rate, None if whole else limits).bounded(limits, steady)
 
@@ -320,7 +322,7 @@ def serve(plan: Plan, request: Request, price: float | None = None, limits: Slo 
         raise InputError("speed", ["the plan has no room for a sequence, so it has no speed"])
     timer, best = Timer.of(plan.planner, request, plan.context), plan.best.layout
     chosen = timer.point(best, plan.concurrency, request.rate, plan.best.max_concurrency)
-    if not limits.simulated or not chosen.steady.lasts:
+    if not limits.needs_simulation or not chosen.steady.lasts:
         return Serving(plan, timer, price, limits, chosen)
     run = simulation(timer, best, chosen.sequences, request.rate)
     return Serving(plan, timer, price, limits, replace(chosen, steady=run.means(chosen.steady)), run)

@@ -906,7 +906,7 @@ def test_a_model_that_fits_no_training_plan_leaves_the_others(tmp_path: Path) ->
 def test_a_model_that_fits_nowhere_has_a_page_that_says_so(tmp_path: Path) -> None:
     place = tmp_path / "plan.html"
     result = run("gpt2-xl", "--train", "l4:1", "-o", str(place))
-    assert result.exit_code == 0 and "was found to fit 1 × NVIDIA L4" in result.stderr
+    assert result.exit_code == 0 and "was found that fits on 1 × NVIDIA L4" in result.stderr
     assert place.read_text().replace(" ", "").count('"fits":false') == 1
 
 

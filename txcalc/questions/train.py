@@ -629,7 +629,7 @@ def memory_panel(training: Training) -> Panel:
     ]
     if len(fullest) == 1:
         sizes = {CATEGORIES[name]: size for name, size in fullest[0].bytes.items() if size}
-        sizes |= {"allocated": fullest[0].allocated, "allocatable memory of the GPU": training.capacity}
+        sizes |= {"allocated": fullest[0].allocated, "usable memory of the GPU": training.capacity}
         bars = [Series("bytes", list(sizes), list(sizes.values()))]
         return Panel("Memory of the fullest GPU", PlotAxis(""), PlotAxis("memory", "bytes"), bars, kind="bars")
     xs = [x for i in range(len(fullest)) for x in (Fraction(2 * i - 1, 2), Fraction(i) + Fraction(499, 1000))]
@@ -639,7 +639,7 @@ def memory_panel(training: Training) -> Panel:
         for i, name in enumerate(categories)
     ]
     x, y = PlotAxis("stage", "sizes"), PlotAxis("memory", "bytes")
-    marks = [Mark(f"allocatable memory: {iec(training.capacity)}", y=training.capacity)]
+    marks = [Mark(f"usable memory: {iec(training.capacity)}", y=training.capacity)]
     return Panel("Memory of the fullest GPU of each stage", x, y, series, marks, "stack")
 
 

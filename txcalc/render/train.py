@@ -7,9 +7,10 @@ from typing import Any
 
 from txcalc.planning.training.answer import MAX_GPUS, OnAccelerator, TrainingRun
 from txcalc.planning.training.memory import CATEGORIES, RESERVED
+from txcalc.planning.utilisation import COMPUTED
 from txcalc.questions.train import Accelerators, RankMemory, SearchSummary, Train
 from txcalc.render.report import Report, Table, TableCell, byte_size, column, duration, exact, leading, percent, rounded
-from txcalc.units import iec, seconds, short, si_bytes
+from txcalc.units import iec, number_of, seconds, short, si_bytes
 
 MAX_RANKS = 10
 # Where the time of a step goes, in the words of the table.
@@ -38,11 +39,11 @@ def report(answer: Train, form: str) -> Report:
         trained, params = answer.trained_params, answer.model.params
         layers = "every linear layer" if "all" in answer.adapted else " and ".join(answer.adapted)
         if "all" not in answer.adapted and answer.model.kind != "encoder-decoder":  # which --lora refuses
-            layers += " (targets=all: on every linear layer)"
+            layers += " (--lora targets=all: every linear layer)"
         share = f"{100 * trained / params:.2g} %"
         header.append(f"trains {trained:,} of {params:,} parameters ({share}): adapters on {layers}")
     if search and search.too_few and not search.refused:
-        header.append(f"the fewest GPUs: no layout was found that fits on {search.too_few:,}")
+        header.append(f"{answer.gpu.count:,} GPUs are the fewest: no layout was found that fits on {search.too_few:,}")
     if not full:
         header += [_limit_line(answer), *([_run_line(answer.run)] if answer.run else [])]
     best = [_search(search, full)] if search else []
@@ -67,11 +68,12 @@ def report(answer: Train, form: str) -> Report:
 def _verdict(answer: Train) -> str:
     fits = "fits" if answer.fits else "does not fit"
     reserved, memory = iec(answer.fullest.reserved_bytes), iec(answer.gpu.usable_bytes)
-    verdict = f"{fits}: peak {reserved} of {memory} allocatable on the fullest GPU"
+    verdict = f"{fits}: peak {reserved} of {memory} usable by PyTorch on the fullest GPU"
     if answer.tokens_per_s_per_gpu and answer.fits:
         verdict += f"; {answer.tokens_per_s_per_gpu:,.0f} tokens/s per GPU {_how(answer)}"
         if name := answer.mfu_headline:
-            verdict += f", MFU {100 * answer.mfu[name]:.1f} % ({name})"
+            counted = "FLOPs computed" if name == COMPUTED else f"convention {name}"
+            verdict += f", MFU {100 * answer.mfu[name]:.1f} % ({counted})"
         if run := answer.run:
             cost = "" if run.cost is None else f", cost {_amount(run.cost)}"
             verdict += f"; run: {_days(run.days)}{cost}"
@@ -108,19 +110,25 @@ def _headline_place(answer: Train) -> str:
 def _batch(answer: Train) -> str:
     recipe = answer.recipe
     batches = f"{recipe.accumulation:,} micro-batch{'es' if recipe.accumulation > 1 else ''}"
-    recompute = "no recompute" if recipe.recompute == "none" else f"recompute {recipe.recompute}"
+    recompute = f"recompute {recipe.recompute} (activation checkpointing)"
+    recompute = "no activation checkpointing" if recipe.recompute == "none" else recompute
     matmuls = "" if recipe.products == "bf16" else f"; matmuls in {recipe.products}"
     tokens = f"{recipe.micro_batch:,} × {recipe.tokens:,} tokens, {short(recipe.step_tokens)} per step"
     return f"{batches} of {tokens}; {recompute}; {recipe.optimizer}{matmuls}"
 
 
 def _limit_line(answer: Train) -> str:
-    """What fits, all else equal, in a line."""
-    fewest = answer.min_gpus
-    gpus = f"fewest GPUs: {fewest.gpus:,}" if fewest else "any number of GPUs is too few"
-    batch, tokens = answer.max_micro_batch, answer.max_tokens
-    limits = [f"micro-batches up to {batch:,}"] * (batch > 0) + [f"sequences up to {tokens:,} tokens"] * (tokens > 0)
-    return f"this layout has room for {' or '.join(limits) or 'no sequence'}; {gpus}"
+    """What fits in this layout, and a number of GPUs that is enough for it, unless the fewest were searched."""
+    recipe, fewest = answer.recipe, answer.min_gpus
+    sizes = {answer.max_micro_batch: recipe.tokens, recipe.micro_batch: answer.max_tokens}
+    fits = " or ".join(f"{batch:,} × {tokens:,}" for batch, tokens in sizes.items() if batch and tokens)
+    line = f"largest micro-batch in this layout: {fits} tokens" if fits else "no sequence fits in this layout"
+    if fewest is None:
+        return f"{line}, with any number of replicas"
+    if fewest.gpus == answer.gpu.count or (answer.search and answer.search.too_few):
+        return line
+    on = f" on {fewest.gpus:,} GPUs" if fewest.gpus > 1 else ""
+    return f"{line}; {fewest.layout}{on} is enough"
 
 
 def _run_line(run: TrainingRun) -> str:
@@ -129,7 +137,7 @@ def _run_line(run: TrainingRun) -> str:
         energy = f", {_thousands(run.energy_kwh, 'kWh', 'MWh').text}, {_thousands(run.co2_kg, 'kg', 't').text} of CO2"
     limits = ""  # those that are missed are in the first line
     if run.deadline and run.days <= run.deadline.days:
-        limits = f"; {run.deadline.gpus:,} GPUs meet {seconds(run.deadline.days * 86400)}"
+        limits = f"; {number_of('GPU', run.deadline.gpus)} within {seconds(run.deadline.days * 86400)}"
     if run.budget and run.budget.tokens >= run.train_tokens:
         limits += f"; {_amount(run.budget.money)} pays for {short(run.budget.tokens)} tokens"
     return f"{short(run.train_tokens)} tokens: {_days(run.days)}, {_amount(run.gpu_hours)} GPU-hours{energy}{limits}"
@@ -177,11 +185,13 @@ def _memory(rank: RankMemory, which: str, gpu: Accelerators, full: bool) -> Tabl
         rows.append(_sum("CUDA context", gpu.visible_bytes - gpu.usable_bytes))
     free = gpu.usable_bytes - rank.reserved_bytes
     if full or free < 0:  # else the first line tells
-        rows.append(_sum("free" if free >= 0 else "lacking", free))
+        rows.append(_sum("free", free) if free >= 0 else _sum("over by", -free))
     if rank.host_bytes:
         rows.append(_sum("offloaded to the host", rank.host_bytes))
     where = f"rank {rank.rank:,}, stage {rank.stage}, {MOMENTS[rank.moment]}"
-    return Table(f"Peak memory of {which} ({where})", ("", column("bytes", "bytes"), "", "share"), rows)
+    return Table(
+        f"Peak memory of {which} ({where})", ("", column("bytes", "bytes"), "", column("share", "", "of peak")), rows
+    )
 
 
 def _sum(name: object, size: int) -> list[Any]:
@@ -213,7 +223,11 @@ def _limits(answer: Train) -> Table:
     rows: list[list[Any]] = [
         [micro, exact(answer.max_micro_batch), ""],
         [tokens, exact(answer.max_tokens), ""],
-        [column("fewest GPUs", "GPUs", "min GPUs"), exact(fewest.gpus if fewest else 0), layout],
+        [
+            column("fewest GPUs", "GPUs", "GPUs, with fewer or more replicas"),
+            exact(fewest.gpus if fewest else 0),
+            layout,
+        ],
     ]
     title = "Limits of this layout (0: nothing fits)"
     return Table(title, ("limit", "answer", "layout"), rows, left=frozenset({0, 2}))
@@ -284,7 +298,7 @@ def _fits_on(accelerators: Sequence[OnAccelerator]) -> Table:
         [row.gpu, byte_size(row.usable_bytes), "yes" if row.fits else "no", _rate(row.tokens_per_s_per_gpu)]
         for row in accelerators
     ]
-    headings = ("accelerator", column("allocatable", "bytes"), "fits", "tokens/s per GPU")
+    headings = ("accelerator", column("usable", "bytes"), "fits", "tokens/s per GPU")
     return Table("The same recipe on every accelerator", headings, rows)
 
 

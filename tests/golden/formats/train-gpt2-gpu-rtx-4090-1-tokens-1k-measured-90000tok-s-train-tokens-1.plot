@@ -3,12 +3,12 @@ fsdp2, 64 micro-batches of 16 × 1,024 tokens, recompute none, sgd
 
 Memory of the fullest GPU
 memory
-parameters                     bytes  █ 474.7 MiB
-gradients                      bytes  █ 474.7 MiB
-saved activations              bytes  ████████ 4.559 GiB
-logits                         bytes  █████████████████ 9.202 GiB
-allocated                      bytes  ███████████████████████████ 14.69 GiB
-allocatable memory of the GPU  bytes  ██████████████████████████████████████████ 23.02 GiB
+parameters                bytes  █ 474.7 MiB
+gradients                 bytes  █ 474.7 MiB
+saved activations         bytes  █████████ 4.559 GiB
+logits                    bytes  ███████████████████ 9.202 GiB
+allocated                 bytes  ██████████████████████████████ 14.69 GiB
+usable memory of the GPU  bytes  ███████████████████████████████████████████████ 23.02 GiB
 
 Speed of the fastest layouts
 tokens/s per GPU

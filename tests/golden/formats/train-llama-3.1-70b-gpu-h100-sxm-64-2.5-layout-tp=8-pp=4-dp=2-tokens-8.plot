@@ -29,7 +29,7 @@ memory
 #  buffers
 +  logits
 =  in flight (pipeline)
-═  allocatable memory: 78.65 GiB
+═  usable memory: 78.65 GiB
 
 Pipeline schedule: 1f1b
 0  FFFF····BBFBFBBFBFBBFBFBBFBFBBFBFBBFBFBBFBFBB·BFBB·BFBB·BFBB·BFBB·BFBB·BFBB·BFBB·B·BB·B

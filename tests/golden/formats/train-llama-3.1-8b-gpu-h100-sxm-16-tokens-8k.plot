@@ -3,14 +3,14 @@ megatron, 8 micro-batches of 2 × 8,192 tokens, recompute none, adamw
 
 Memory of the fullest GPU
 memory
-parameters                     bytes  ████ 7.479 GiB
-gradients                      bytes  ████████ 14.96 GiB
-optimizer                      bytes  ███ 5.609 GiB
-saved activations              bytes  ██████████████████ 34.16 GiB
-buffers                        bytes  ▏ 741 MiB
-logits                         bytes  ███ 5.871 GiB
-allocated                      bytes  █████████████████████████████████████ 68.80 GiB
-allocatable memory of the GPU  bytes  ██████████████████████████████████████████ 78.65 GiB
+parameters                bytes  ████ 7.479 GiB
+gradients                 bytes  █████████ 14.96 GiB
+optimizer                 bytes  ███ 5.609 GiB
+saved activations         bytes  ████████████████████ 34.16 GiB
+buffers                   bytes  ▏ 741 MiB
+logits                    bytes  ████ 5.871 GiB
+allocated                 bytes  █████████████████████████████████████████ 68.80 GiB
+usable memory of the GPU  bytes  ███████████████████████████████████████████████ 78.65 GiB
 
 Speed of the fastest layouts
 tokens/s per GPU

@@ -417,7 +417,7 @@ def test_adapters_count_the_flops_that_the_step_computes() -> None:
     assert data["run"]["compute"] == step * 10**7 // 2048
     assert data["trained_params"] == 32 * 16 * ((4096 + 4096) + (4096 + 1024))  # of q and v
     shown = run(*plan, "--layout", "tp=1", "--detail")[1]
-    assert "\ntrains 6,815,744 of 8,037,076,992 parameters (0.085 %): adapters on q and v\n(targets=all" in shown
+    assert "\ntrains 6,815,744 of 8,037,076,992 parameters (0.085 %): adapters on q and v\n(--lora targets=all" in shown
     of_encoder = run("train", "t5-small", "--gpu", "h100:1", "--layout", "tp=1", "--set", "encoder.lora.rank=8")[1]
     assert "(0.16 %): adapters on q and v\n" in of_encoder
     kept = data["gpu"]["memory_bytes"] - data["gpu"]["visible_bytes"]
@@ -444,7 +444,7 @@ def test_what_does_not_fit_is_exit_code_1_and_says_so_first() -> None:
     code, out, _ = run("train", "llama-3.1-70b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8")
     assert code == 1
     assert out.startswith("does not fit: peak ")
-    assert "any number of GPUs is too few" in " ".join(out.split())
+    assert "no sequence fits in this layout, with any number of replicas" in " ".join(out.split())
     out = run("train", "llama-3.1-70b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8", "--detail")[1]
     assert "no number of replicas fits, up to 16,384 GPUs" in " ".join(out.split())
     assert (
@@ -471,10 +471,9 @@ def test_where_no_layout_fits_the_smallest_is_the_answer(lora: list[str], mends:
     (best,) = data["search"]["best"]
     assert best["layout"] == data["layout"]
     assert best["reserved_bytes"] == max(rank["reserved_bytes"] for rank in data["ranks"])
-    assert (
-        f" that were computed takes {iec(best['reserved_bytes'], 3)} ({mends})" in data["notes"][0]
-        and "was found to fit 2 × NVIDIA L4: the smallest of " in data["notes"][0]
-    )
+    note = data["notes"][0].replace(' (--gpu without ":2" finds the fewest)', "")
+    assert note.startswith("no layout was found that fits on 2 × NVIDIA L4 (")
+    assert note.endswith(f" computed; the smallest takes {iec(best['reserved_bytes'], 3)}). Try {mends}")
     if not lora:
         assert run("train", "llama-3.1-405b", "--gpu", "l4:2")[1].startswith("does not fit: peak ")
 
@@ -505,7 +504,7 @@ def test_without_a_number_the_fewest_gpus_are_found() -> None:
         key: value for key, value in data["search"].items() if key != "too_few"
     }
     code, _, err = run(*few[:-1], "--gpu", "l4:1")
-    assert code == 1 and 'without ":1" finds the fewest GPUs on which one fits' in err
+    assert code == 1 and 'Try more GPUs (--gpu without ":1" finds the fewest)' in err
     many = [{"1": "4096"}.get(text, text) for text in few]
     code, out, _ = run(*many, "--gpu", "l4", "--recompute", "none", "--global-batch", "4096")
     assert code == 1 and json.loads(out)["search"]["fitting"] == 0  # more of them hold no less

@@ -140,19 +140,16 @@ class Search:
             fitting = sum(estimate.fits(capacity) for estimate in estimates)
             fitting_layouts.sort(key=lambda layout: layout.step.seconds)
             return Searched(tuple(fitting_layouts), self.considered, max(fitting, len(fitting_layouts)))
-        refusal = (
-            f"none of {self.considered:,} layouts was found to fit {self.gpus:,} × {self.machine.accelerator.title}"
-        )
+        refusal = f"no layout was found that fits on {self.gpus:,} × {self.machine.accelerator.title}"
+        refusal += f" ({self.considered:,} estimated"
         if not attempts.smallest:
             recipes = (recipe for layout in self.layouts() for recipe in self.recipes(*layout))
             memory_within(self.model, next(recipes), None)  # raises its faults
-            raise Refuted(f"{self.model.name}: {refusal}")
+            raise Refuted(f"{self.model.name}: {refusal})")
         smallest_layout = self._timed(*attempts.smallest[2:])
         takes, mends = iec(smallest_layout.plan.fullest.reserved, 3), self._mends(given)
-        refusal += f": the smallest of {attempts.number} that were computed takes {takes}"
-        refusal += f" ({mends})" if mends else ""
-        if given:
-            refusal += f'; --gpu without ":{self.gpus}" finds the fewest GPUs on which one fits'
+        refusal += f", {attempts.number} computed; the smallest takes {takes})"
+        refusal += f". Try {mends}" if mends else ""
         return Searched((smallest_layout,), self.considered, 0, refusal)
 
     def _fitting(self, estimates: Iterable[Estimate], tried: _Tried, enough: int) -> list[FoundLayout]:
@@ -198,7 +195,7 @@ class Search:
     def _mends(self, given: bool = True) -> str:
         """Ways to use less memory that the user has not chosen yet."""
         base = self.base
-        mends = ["more GPUs"] if given else []
+        mends = [f'more GPUs (--gpu without ":{self.gpus}" finds the fewest)'] if given else []
         mends += [] if self.model.fixed_length or base.tokens == 1 else ["fewer tokens"]
         mends += [] if base.packed else ["--lora with base=nf4-dq"] if base.frozen else ["--lora"]
         if not base.frozen and not base.offloads("optimizer"):
@@ -302,7 +299,7 @@ def fewest_gpus(
             if number > node:
                 raise previous
         elif isinstance(result, TxcalcError):
-            return previous._replace(refused=f"{previous.refused}; of {number:,}: {result}")
+            return previous._replace(refused=f"{previous.refused}; on {number:,} GPUs: {result}")
         elif result.refused and result.peak_bytes > SMALLER * previous.peak_bytes:
             return result
     low, high = max(too_few, min(number, min_gpus) - 1) // node, number // node

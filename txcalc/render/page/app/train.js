@@ -25,7 +25,7 @@ function Train() {
   return html`<div class="content">
     <div class="wide"><label class="pick">Run <select value=${state.train} onChange=${(e) => update({ train: +e.target.value, at: { ...state.at, run: 0 } })}>${DATA.train.map((each, i) => html`<option value=${i}>${title(each)}</option>`)}</select></label>
     <label class="pick">Layout <select value=${plan.runs.indexOf(run)} onChange=${(e) => step("run")(+e.target.value)}>${plan.runs.map((each, i) => html`<option value=${i}>${runName(each)}</option>`)}</select></label></div>
-    <p class="summary"><b class=${run.fits ? "good" : "bad"}>${run.fits ? "fits" : "does not fit"}: peak <${Figure} name="reserved" value=${fullest} text=${iec(fullest)} /> of <${Figure} name="memory" value=${memory} text=${iec(memory)} /> allocatable on the fullest GPU</b>
+    <p class="summary"><b class=${run.fits ? "good" : "bad"}>${run.fits ? "fits" : "does not fit"}: peak <${Figure} name="reserved" value=${fullest} text=${iec(fullest)} /> of <${Figure} name="memory" value=${memory} text=${iec(memory)} /> usable by PyTorch on the fullest GPU</b>
       <span>${group(run.recipe.accumulation)} micro-batches of ${run.recipe.micro_batch} × ${group(run.recipe.tokens)} tokens; global batch ${group(run.recipe.global_batch)}; ${run.recipe.optimizer}; matmuls in ${run.recipe.products}${run.recipe.schedule ? `; schedule ${run.recipe.schedule}` : ""}</span></p>
     <section class="cards" aria-label="Answers">
       ${run.tokens_per_s_per_gpu !== null && html`<div class="card"><h2>Tokens/s per GPU <${Badge} how="modelled" /></h2><p class="big">${real("tokens/s", run.tokens_per_s_per_gpu, group(Math.round(run.tokens_per_s_per_gpu)))}</p></div>`}
@@ -71,7 +71,7 @@ function Ranks({ run, memory }) {
     { name: `allocated of ${rank.rank}`, value: rank.allocated_bytes },
     { name: `reserved of ${rank.rank}`, value: rank.reserved_bytes },
   ]);
-  return html`<section aria-label="Memory" class="wide"><h2>Memory per rank</h2><${Legend} names=${names} limit="allocatable memory" />
+  return html`<section aria-label="Memory" class="wide"><h2>Memory per rank</h2><${Legend} names=${names} limit="usable memory" />
     ${shown.map((rank) => html`<${Stack} title=${title(rank)} sizes=${of(rank)} names=${names.map(spoken)} memory=${memory} top=${top} />`)}
     ${run.ranks.length > shown.length && html`<p class="note">The table has all ${run.ranks.length}.</p>`}
     <${Cells} table=${{ title: "Peak bytes of a rank", head: ["ranks", ...names.map(spoken), "allocated", "reserved"], rows }} /></section>`;

@@ -78,7 +78,7 @@ __released__ = "2026-11-22"
 
 
 def _measured(module: Any) -> Model:
-    from txcalc.verification.measured import measured_model
+    from txcalc.verification.measured_model import measured_model
 
     return measured_model(module)
 

@@ -191,7 +191,7 @@ def test_the_orders_of_a_window_leave_no_size_out() -> None:
     """Each of W, past and T falls into one order, and gives every letter of it a value of 2 or more; each prompt is of
     one order or more."""
     pytest.importorskip("torch")
-    from txcalc.verification.steps import orders
+    from txcalc.verification.extra_quantities import orders
 
     passes, prompts = Counter[tuple[int, int, int]](), set[tuple[int, int]]()
     for order in orders(window=True):
@@ -485,8 +485,8 @@ def prove(unit: Unit) -> Any:
 
 def unequal(unit: Unit) -> set[str]:
     """The parts that the first of a unit's cases, all lengths 2 or more, refutes; `prove` asks the others too."""
+    from txcalc.verification.extra_quantities import trace_steps
     from txcalc.verification.prove import prove_at
-    from txcalc.verification.steps import trace_steps
 
     rows = prove_at(unit, trace_steps(unit, backward=False)[0])
     return {row.path for row in rows if not row.equal}
@@ -494,9 +494,9 @@ def unequal(unit: Unit) -> set[str]:
 
 def without_further(monkeypatch: pytest.MonkeyPatch) -> None:
     """A theorem is of parameters and of a prompt's FLOPs alone."""
-    from txcalc.verification import steps
+    from txcalc.verification import extra_quantities
 
-    monkeypatch.setattr(steps, "prove_extra", lambda unit, traces: ({}, []))
+    monkeypatch.setattr(extra_quantities, "prove_extra", lambda unit, traces: ({}, []))
 
 
 @pytest.mark.slow
@@ -532,7 +532,7 @@ def test_a_kept_theorem_is_proved_again(whole: bool, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_masks_and_active_experts_are_measured(name: str, part: str, quantity: str, domain: str, measured: int) -> None:
-    from txcalc.verification.steps import prove_extra
+    from txcalc.verification.extra_quantities import prove_extra
 
     unit = next(unit for unit in units(build(TINY[name], name)) if unit.name.endswith(part))
     evidence, rows = prove_extra(unit, theorems.FIGURES.keys() - {quantity})
@@ -557,7 +557,7 @@ def without_window(self: Window, work: Any) -> Any:
 def test_a_window_off_by_one_is_refuted_by_name(
     method: str, wrong: Any, quantity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from txcalc.verification.steps import orders, prove_passes
+    from txcalc.verification.extra_quantities import orders, prove_passes
 
     (unit,) = (unit for unit in units(load("mistral-7b")) if unit.name != "frame")
     monkeypatch.setattr(Window, method, wrong)
@@ -569,7 +569,7 @@ def test_a_window_off_by_one_is_refuted_by_name(
 @pytest.mark.slow
 def test_a_wrong_backward_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     from txcalc.planning import gradients
-    from txcalc.verification.steps import prove_training
+    from txcalc.verification.extra_quantities import prove_training
 
     monkeypatch.setitem(gradients.PASSES, "both", 2)
     _, rows = prove_training(units(load(TOY))[0])
@@ -578,7 +578,7 @@ def test_a_wrong_backward_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_one_tensor_more_that_is_kept_is_refuted_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from txcalc.verification.steps import prove_saved
+    from txcalc.verification.extra_quantities import prove_saved
 
     kept, unit = Norm.saved, units(load(TOY))[1]
     assert [shown.where for shown in prove_saved(unit)[0].values()] == ["all B, T ≥ 1"] * 2
@@ -738,7 +738,7 @@ def test_bad_input() -> None:
 @pytest.mark.slow
 def test_the_cache_of_pooled_tokens_is_measured_around_the_ends_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     from txcalc.parts.mixers.compressed import Pool
-    from txcalc.verification.steps import prove_decoding
+    from txcalc.verification.extra_quantities import prove_decoding
 
     unit = next(u for u in theorems.units(build(TINY["compressed"], "tiny")) if u.name == "layer pooled")
     quantities, rows = prove_decoding(unit)

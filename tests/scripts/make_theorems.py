@@ -132,8 +132,8 @@ def lacking(unit: Unit) -> set[str]:
 
 def attempt(task: tuple[str, Unit, bool], anew: bool = False) -> tuple[Theorem | None, str]:
     """In a process of its own: a theorem, or why there is none; of what has one, what is shown further."""
+    from txcalc.verification.extra_quantities import prove_extra
     from txcalc.verification.prove import prove
-    from txcalc.verification.steps import prove_extra
 
     _, unit, preset = task
     kept = theorems.theorems().get(unit.key)

@@ -204,7 +204,7 @@ def mutate(config: dict[str, Any], draw: random.Random) -> dict[str, Any]:
 def theirs(config: dict[str, Any]) -> tuple[int, int] | str:
     """The unique parameters of transformers' model, those of experts that do nothing left out, and of its language
     model, where there is more; or why there is none."""
-    from txcalc.verification.via import instantiate, language_params
+    from txcalc.verification.transformers_cost import instantiate, language_params
 
     try:
         net = instantiate(copy.deepcopy(config), "mutant")  # which writes into tables that it is given
@@ -261,7 +261,7 @@ SCANS, SCANNED = ("GatedDeltaNet",), ("DeltaRule", "Convolution")
 
 def costs(config: dict[str, Any]) -> list[str]:
     """What differs of the FLOPs and the cache of a forward pass of five tokens."""
-    from txcalc.verification.via import instantiate, measure
+    from txcalc.verification.transformers_cost import instantiate, measure
 
     model = build(*describe(config))
     joined = {"source": 5} if model.has_encoder_apart else {}

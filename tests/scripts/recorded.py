@@ -32,7 +32,7 @@ from txcalc.sources import build
 from txcalc.sources.huggingface import describe, transformers_metadata as metadata
 from txcalc.sources.huggingface.keys import ACTIVATIONS
 from txcalc.sources.huggingface.transformers_metadata import is_neutral
-from txcalc.verification import via
+from txcalc.verification import transformers_cost as cost
 from txcalc.verification.inputs import blank, inputs_of
 from txcalc.verification.tracker import Tracker
 
@@ -162,15 +162,15 @@ Rows = dict[tuple[str, str, int], dict[str, Any]]
 
 def heard(config: dict[str, Any], tokens: int) -> tuple[list[Any], list[tuple[str, int]], bool]:
     """What runs in a forward pass, the weights that nothing run here names, and whether the length decides."""
-    with via._quiet(), via._offline():
-        net: Any = via._build(*via._choose_class(via._transformers(), config, "a setting"), "a setting")
+    with cost._quiet(), cost._offline():
+        net: Any = cost._build(*cost._choose_class(cost._transformers(), config, "a setting"), "a setting")
         inputs = inputs_of(net, BATCH, tokens, tokens)
         if isinstance(inputs, str):
             raise NotImplementedError(inputs)
         try:
             listener = _listened(net, {tensor.name: blank(tensor, tensor.shape) for tensor in inputs}, nullcontext())
         except Exception:  # tensors of the CPU beside those on meta
-            mode, tensors = via._fake(inputs)
+            mode, tensors = cost._fake(inputs)
             listener = _listened(net, tensors, mode)
     left = [(path, listener.sizes[key]) for key, path in listener.left.items()]
     return (
@@ -185,7 +185,7 @@ def _listened(net: Any, tensors: Any, mode: Any) -> Listener:
         for code in {sys.modules[type(module).__module__] for module in net.modules()}:
             if make := getattr(code, "create_causal_mask", None):
                 patches.enter_context(patch.object(code, "create_causal_mask", listener.masking(make)))
-        via._forward(net, tensors)
+        cost._forward(net, tensors)
     return listener
 
 
@@ -494,7 +494,7 @@ def difference(model_type: str, cls: str, sizes: dict[str, Any]) -> str:
     tokens = min(57, *(values[0] for path, values in columns.items() if path.endswith("max_position_embeddings")), 57)
     try:
         model = build(*describe(config))
-        measured = via.measure(config, "a setting", 1, tokens, formulas=False)
+        measured = cost.measure(config, "a setting", 1, tokens, formulas=False)
     except TxcalcError as error:
         return str(error)
     params, flops = (
@@ -544,8 +544,8 @@ def write(data: dict[str, Any]) -> None:
     """One line per model type."""
     data = {name: rows for name, rows in sorted(data.items()) if rows}
     # The class of a config that names none comes first.
-    library = via._transformers()
-    chosen = {name: via._automatic(library, library.CONFIG_MAPPING[name]()) for name in data}
+    library = cost._transformers()
+    chosen = {name: cost._automatic(library, library.CONFIG_MAPPING[name]()) for name in data}
     usual = {name: getattr(cls, "__name__", "") for name, cls in chosen.items()}
     data = {name: dict(sorted(rows.items(), key=lambda row: row[0] != usual[name])) for name, rows in data.items()}
     for name, rows in data.items():  # where that is not recorded, a config must say its class

@@ -21,7 +21,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from txcalc.verification.inputs import blank, inputs_of
-from txcalc.verification.via import instantiate, measure
+from txcalc.verification.transformers_cost import instantiate, measure
 
 FOLDER = Path(__file__).parents[2] / "tests" / "data" / "hf"
 

@@ -287,7 +287,7 @@ def main() -> None:
             title = f"{name}, {OF[run][0]}" if run in OF else name
             formulas = Formulas(with_numbers(tower))
             kept[title] = tower, {item: QuantityEvidence(formulas.digest(item), "measured", where, ()) for item in sums}
-    from txcalc.verification.record import store
+    from txcalc.verification.store_evidence import store
 
     store(kept)
 

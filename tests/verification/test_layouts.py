@@ -268,7 +268,7 @@ def test_muon_sends_what_pytorch_s_does() -> None:
     from torch.distributed.tensor import Shard, distribute_tensor
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from txcalc.verification.recorded import Collectives
+    from txcalc.verification.rank_recorder import Collectives
 
     ranks, shapes = 8, [(64, 64), (16, 64), (12, 40), (64, 224), (224, 64), (65, 64)]
 

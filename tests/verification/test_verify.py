@@ -50,11 +50,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from txcalc.evidence.theorems import FIGURES  # noqa: E402
 from txcalc.reference import mode  # noqa: E402
 from txcalc.reference.linear import FORMS  # noqa: E402
-from txcalc.verification import NoDevice, NotForAll, Verdict, device, macs, shorten, verify, witness  # noqa: E402
+from txcalc.verification import NoDevice, NotForAll, Verdict, against_transformers, device, macs, shorten, verify  # noqa: E402
 from txcalc.verification.coverage import ZERO_COST, costs_nothing  # noqa: E402
 from txcalc.verification.flops import count  # noqa: E402
-from txcalc.verification.record import proofs, store  # noqa: E402
 from txcalc.verification.sizes import SizeSymbols  # noqa: E402
+from txcalc.verification.store_evidence import proofs, store  # noqa: E402
 from txcalc.verification.subject import EVERY_LAYER_AT, POINTS, Subject  # noqa: E402
 from txcalc.verification.symbolic import B, Fakes, SymbolicSize, Symbols, T  # noqa: E402
 from txcalc.verification.verdict import module_paths  # noqa: E402
@@ -246,7 +246,7 @@ def test_transformers_own_modules_agree(name: str) -> None:
 def test_a_difference_from_transformers_modules_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     config = {**to_config(load("llama-3.2-1b"))[0], "num_key_value_heads": 4}
-    monkeypatch.setattr(witness, "to_config", lambda model: (config, ()))
+    monkeypatch.setattr(against_transformers, "to_config", lambda model: (config, ()))
     failures = verify(load("llama-3.2-1b"), ["transformers"]).failures
     differs = {row.path: (row.predicted, row.measured) for row in failures}
     assert differs["layers.*.attention.k.weight"] == ("(512, 2048)", "nothing")
@@ -285,7 +285,7 @@ def test_transformers_own_modules_of_what_is_listed_leaf_by_leaf(
     if name[0] != "L":
         assert any(row.quantity == "flops" for row in verdict.rows)
         with monkeypatch.context() as patched:
-            patched.setattr("txcalc.verification.via.forward_flops", lambda *_, **__: ({"": 1}, ""))
+            patched.setattr("txcalc.verification.transformers_cost.forward_flops", lambda *_, **__: ({"": 1}, ""))
             assert [row.quantity for row in verify(model, ["transformers"]).failures] == ["flops"]
     place.write_text(json.dumps(config | {"vocab_size": 77}))
     misread = replace(load(place), raw=model.raw)
@@ -309,7 +309,7 @@ def test_flops_are_compared_at_a_length_that_what_is_listed_holds_for(
         return None, ""
 
     with monkeypatch.context() as patched:
-        patched.setattr("txcalc.verification.via.forward_flops", untold)
+        patched.setattr("txcalc.verification.transformers_cost.forward_flops", untold)
         configs["Wav2Vec2ForXVector"]["config"] |= {"tdnn_kernel": [5, 3], "tdnn_dilation": [2, 3], "tdnn_dim": [9, 8]}
         assert against("Wav2Vec2ForXVector").ok
     assert lengths == [15]
@@ -829,8 +829,8 @@ def test_keys_of_another_stream_inherit_no_proof(monkeypatch: pytest.MonkeyPatch
 def test_what_is_not_shown_again_is_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the model's structures show as surely is not kept of it; nothing is known of them here."""
     path = tmp_path / "theorems.json"
-    monkeypatch.setattr("txcalc.verification.record.theorems_file", lambda: path)
-    monkeypatch.setattr("txcalc.verification.record.by_structure", lambda formulas, quantities: {})
+    monkeypatch.setattr("txcalc.verification.store_evidence.theorems_file", lambda: path)
+    monkeypatch.setattr("txcalc.verification.store_evidence.by_structure", lambda formulas, quantities: {})
     model = tiny("llama")
     store({"llama": (model, proofs(model, verify(model, ["parameters", "flops"])))})
     assert read(path)[with_numbers(model).key].extra_quantities.keys() == {"params", "flops"}
@@ -841,7 +841,7 @@ def test_what_is_not_shown_again_is_taken_out(tmp_path: Path, monkeypatch: pytes
 
 def test_what_theorems_show_is_not_kept_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "theorems.json"
-    monkeypatch.setattr("txcalc.verification.record.theorems_file", lambda: path)
+    monkeypatch.setattr("txcalc.verification.store_evidence.theorems_file", lambda: path)
     store({"llama": (tiny("llama"), proofs(tiny("llama"), verify(tiny("llama"), ["parameters", "flops"])))})
     assert read(path) == {}
 

@@ -370,7 +370,7 @@ def run_step(models: Sequence[Model], layout: str, recipe: str, processes: int, 
     from txcalc.planning.layout import parse_layout
     from txcalc.planning.training.recipe import parse_recipe
     from txcalc.questions.verify import answer_of
-    from txcalc.verification.real import verify_real
+    from txcalc.verification.processes import verify_real
 
     training = parse_recipe(recipe, parse_layout(layout))
     device = "cpu" if device == "meta" else device

@@ -126,7 +126,7 @@ def show_via(
     bits = bits_of(dtype)
     data, where, name = read_config(source)
     from txcalc.sources import huggingface
-    from txcalc.verification.via import measure
+    from txcalc.verification.transformers_cost import measure
 
     ignored: Sequence[str] = ()
     if ignore:
@@ -201,7 +201,7 @@ class Memory(NamedTuple):
 def memory(source: object, lengths: Sequence[int], source_tokens: int | None = None) -> Memory:
     """Errors: `InputError`, `MissingExtra`."""
     data, where, name = read_config(source)
-    from txcalc.verification.via import measure
+    from txcalc.verification.transformers_cost import measure
 
     modules = [measure(data, where, 1, tokens, source_tokens, formulas=False) for tokens in lengths]
     first, model_type = modules[0], data["model_type"]

@@ -171,10 +171,10 @@ def verify(
     from txcalc import hardware
     from txcalc.sweeps.processes import processes
     from txcalc.verification import DEFAULT, shorten, verify as compare
+    from txcalc.verification.against_transformers import lists_leaves
     from txcalc.verification.coverage import ZERO_COST
     from txcalc.verification.device import DTYPES
-    from txcalc.verification.record import proofs, store
-    from txcalc.verification.witness import lists_leaves
+    from txcalc.verification.store_evidence import proofs, store
     from txcalc.verification.workloads import DeviceModel, measure
 
     real = device != "meta"

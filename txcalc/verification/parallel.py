@@ -44,7 +44,7 @@ from txcalc.verification.branches import (
     split_branches,
 )
 from txcalc.verification.experts import distribute_experts, stack_experts
-from txcalc.verification.recorded import Collectives, SavedStorages, shard_bytes
+from txcalc.verification.rank_recorder import Collectives, SavedStorages, shard_bytes
 
 Context = Callable[[nn.Module], AbstractContextManager[Any]]
 
@@ -110,7 +110,7 @@ def in_new_process(work: Callable[..., Any], *args: object) -> Any:
 def start_processes(processes: int) -> Pool:
     """A context with processes that run ranks, reusable for several runs, and stopped on exit."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["txcalc.verification.real", *PRELOADED])
+    context.set_forkserver_preload(["txcalc.verification.processes", *PRELOADED])
     return context.Pool(processes)
 
 

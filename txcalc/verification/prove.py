@@ -14,7 +14,7 @@ from torch import nn
 
 from txcalc.evidence import theorems
 from txcalc.evidence.theorems import Condition, Theorem, Unit
-from txcalc.verification import leaves, steps
+from txcalc.verification import extra_quantities, leaves
 from txcalc.verification.parameters import ORACLE as WEIGHTS
 from txcalc.verification.sizes import SizeSymbols, lengths_of
 from txcalc.verification.symbolic import without_logs
@@ -41,7 +41,7 @@ def _prove(unit: Unit, extra: bool) -> tuple[Theorem, list[CheckedRow]]:
     if unit.listed:
         rows, assumed = leaves.rows(unit)
         return Theorem(unit.name, digests, LISTED, tuple(assumed)), rows
-    traces = steps.trace_steps(unit, extra)
+    traces = extra_quantities.trace_steps(unit, extra)
     for trace in traces:
         rows += prove_at(unit, trace)
         conditions |= dict.fromkeys(trace.forward.conditions)
@@ -49,11 +49,11 @@ def _prove(unit: Unit, extra: bool) -> tuple[Theorem, list[CheckedRow]]:
     theorem = Theorem(unit.name, digests, domain, tuple(conditions))
     if not extra or not all(row.equal for row in rows):
         return theorem, rows
-    evidence, extra_rows = steps.prove_extra(unit, traces=traces)
+    evidence, extra_rows = extra_quantities.prove_extra(unit, traces=traces)
     return theorem._replace(extra_quantities=evidence), rows + extra_rows
 
 
-def prove_at(unit: Unit, trace: steps.StepTrace) -> list[CheckedRow]:
+def prove_at(unit: Unit, trace: extra_quantities.StepTrace) -> list[CheckedRow]:
     """Rows for all lengths of a case."""
     case, symbols = trace.case, trace.saved.symbols
     fixed = {*case.ones, *case.formulas}

@@ -42,7 +42,7 @@ def small(model_type: str, cls: str, classes: int) -> dict[str, Any]:
 def test_exact(model_type: str, cls: str) -> None:
     pytest.importorskip("fvcore")
     pytest.importorskip("transformers")
-    from txcalc.verification.via import measure
+    from txcalc.verification.transformers_cost import measure
 
     config = small(model_type, cls, 2 if cls.endswith("ForQuestionAnswering") else 7)
     batch, tokens = (8, 4) if cls.endswith("ForMultipleChoice") else (1, 5)
@@ -127,7 +127,7 @@ def test_layers_that_only_a_picture_runs() -> None:
     """Llama 3.2 Vision over a text: layers that attend to a picture are held and cost nothing."""
     pytest.importorskip("fvcore")
     pytest.importorskip("transformers")
-    from txcalc.verification.via import instantiate, language_params
+    from txcalc.verification.transformers_cost import instantiate, language_params
 
     text = {
         **LLAMA,

@@ -176,7 +176,7 @@ def test_a_row_for_padding_by_default_is_one_of_the_table(model_type: str, row: 
 def test_a_module_of_layers_two_by_two_is_read() -> None:
     """transformers' LongCat-Flash holds rows of experts that do nothing; its description counts none."""
     pytest.importorskip("torch")
-    from txcalc.verification.via import instantiate
+    from txcalc.verification.transformers_cost import instantiate
 
     row = SMALL["LongcatFlashForCausalLM"]
     idle = {**row["config"], "zero_expert_num": 3}

@@ -315,7 +315,7 @@ def test_pictures_and_words_are_those_of_transformers_and_proved(name: str) -> N
     pytest.importorskip("fvcore")
     pytest.importorskip("transformers")
     from txcalc.verification import verify
-    from txcalc.verification.via import instantiate
+    from txcalc.verification.transformers_cost import instantiate
 
     model = build(*describe(PAIRS[name]))
     assert model.params == sum(weight.numel() for weight in instantiate(PAIRS[name], name).parameters())
@@ -329,7 +329,7 @@ def test_each_text_of_a_batch_is_multiplied_by_each_picture() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     from txcalc.verification import verify
-    from txcalc.verification.via import instantiate
+    from txcalc.verification.transformers_cost import instantiate
 
     model, net = build(*describe(PAIRS["clip"])), instantiate(PAIRS["clip"], "clip")
     for batch in (1, 3):

@@ -48,7 +48,7 @@ from txcalc.verification.parallel import (
     rank_state_bytes,
     start_processes,
 )
-from txcalc.verification.recorded import Collectives
+from txcalc.verification.rank_recorder import Collectives
 from txcalc.verification.verdict import CheckedRow, Verdict, check_equal
 
 TIMEOUT = 300  # seconds; longer means a deadlock

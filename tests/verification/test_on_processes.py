@@ -23,7 +23,7 @@ from txcalc.planning.training.recipe import parse_recipe
 from txcalc.sources import build
 from txcalc.verification.branches import NoParallel
 from txcalc.verification.parallel import start_processes
-from txcalc.verification.real import RankResult, compared_rows, full_name, verify_real
+from txcalc.verification.processes import RankResult, compared_rows, full_name, verify_real
 
 pytestmark = [pytest.mark.slow, pytest.mark.drawn(1)]  # each runs a step on up to four processes
 

@@ -25,7 +25,7 @@ pytest.importorskip("transformers")
 
 from txcalc.verification.inputs import inputs_of
 from txcalc.verification.symbolic import T_SRC, B, T
-from txcalc.verification.via import TransformersCost, measure
+from txcalc.verification.transformers_cost import TransformersCost, measure
 
 pytestmark = pytest.mark.slow
 

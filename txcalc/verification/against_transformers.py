@@ -17,7 +17,7 @@ from txcalc.planning.formats.modules import ATTENTION, HEAD, MLP, names
 from txcalc.sources import huggingface
 from txcalc.sources.export import to_config
 from txcalc.sources.objects import with_idle_rows
-from txcalc.verification import via
+from txcalc.verification import transformers_cost
 from txcalc.verification.subject import Subject
 from txcalc.verification.verdict import CheckedRow, check_equal, figures_by_module, fold_copies
 
@@ -112,7 +112,7 @@ def _flops(model: Model, notes: list[str], net: object, where: str) -> Iterator[
     ledger = model.ledger(**point)
     by_module, why = None, "transformers computes scans in chunks or step by step"
     if not any(entry.kind == "recurrent" for entry in ledger):
-        by_module, why = via.forward_flops(net, **point, random_weights=lists_leaves(model))
+        by_module, why = transformers_cost.forward_flops(net, **point, random_weights=lists_leaves(model))
     if by_module is None:
         notes.append(f"flops, by {ORACLE}: not compared: {why}")
         return
@@ -183,7 +183,7 @@ def instantiate(model: Model) -> Any:
     the exported config."""
     config = _original_config(model) or to_config(model)[0]
     model_type = SAME.get(config["model_type"], config["model_type"])
-    return via.instantiate({**config, "model_type": model_type}, model.name)
+    return transformers_cost.instantiate({**config, "model_type": model_type}, model.name)
 
 
 def _original_config(model: Model) -> Any:

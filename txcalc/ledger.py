@@ -27,7 +27,7 @@ from txcalc.parts.part import (
     Workload,
     everywhere,
 )
-from txcalc.parts.work import Transfer
+from txcalc.parts.work import Transfer, along
 
 QUANTITIES = {
     "params": "parameters, a tied weight once",
@@ -369,14 +369,6 @@ class Spot(NamedTuple):
     def at(self, work: Workload) -> Entry:
         work_here = along(self.streams, work)
         return Entry(self.steps, self.leaf, self.kind, work_here, *self.counts, self.routed, self.within)
-
-
-def along(streams: Iterable[Stream], work: Workload) -> Workload | None:
-    """The workload after all streams; None: the part does not run."""
-    here: Workload | None = work
-    for stream in streams:
-        here = None if here is None else stream(here)
-    return here
 
 
 def walk(root: Part, work: Workload, bits: tuple[int, int, int] = (16, 16, 16)) -> Ledger:

@@ -9,7 +9,7 @@ width · F feed-forward width · V vocabulary · E experts · k experts per toke
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from txcalc.num import Num, product
@@ -51,6 +51,14 @@ NO_SOURCE: Any = None  # `source` of a workload without an encoder, whose parts 
 
 # A stream maps the parent's workload to a child's; None: the child does not run.
 Stream = Callable[[Workload], Workload | None]
+
+
+def along(streams: Iterable[Stream], work: Workload) -> Workload | None:
+    """The workload after all streams; None: the part does not run."""
+    here: Workload | None = work
+    for stream in streams:
+        here = None if here is None else stream(here)
+    return here
 
 
 def everywhere(work: Workload) -> Workload:

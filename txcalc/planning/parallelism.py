@@ -24,13 +24,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError
-from txcalc.ledger import Entry, Ledger, Spot, along, spots, walk
+from txcalc.ledger import Entry, Ledger, Spot, spots, walk
 from txcalc.model import Model
 from txcalc.num import Num, divisors, product
 from txcalc.parts.model import Root, Stack
 from txcalc.parts.part import Leaf, Stream, Weight, Workload
 from txcalc.parts.sharding import Receive, Send, Ways
-from txcalc.parts.work import Axis
+from txcalc.parts.work import Axis, along
 from txcalc.planning.layout import Layout, serving_faults
 
 if TYPE_CHECKING:

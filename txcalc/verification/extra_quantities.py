@@ -57,6 +57,7 @@ WINDOWS = (2, 3, 5, 8)  # window lengths at which visible pairs are summed
 POOLED = ((2, 3), (5, 2), (5, 7))  # windows and group sizes at which passes with pooled cached tokens are measured
 
 
+Proof = tuple[dict[str, QuantityEvidence], list[CheckedRow]]  # evidence by quantity, and its rows
 Tables = Mapping[str, Sequence[bool]]  # by module, which of its saved tensors do not depend on the batch
 
 
@@ -135,14 +136,12 @@ def trace_steps(unit: Unit, backward: bool = True, form: str = "") -> list[StepT
     return traces
 
 
-def prove_extra(
-    unit: Unit, known: Collection[str] = (), traces: Sequence[StepTrace] = ()
-) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
+def prove_extra(unit: Unit, known: Collection[str] = (), traces: Sequence[StepTrace] = ()) -> Proof:
     """The evidence for each extra quantity not in `known`, with its rows; quantities that cannot be traced are left
     out. `traces` are those of `trace_steps`."""
     evidence: dict[str, QuantityEvidence] = {}
     rows: list[CheckedRow] = []
-    attempts: dict[Callable[[Unit], tuple[dict[str, QuantityEvidence], list[CheckedRow]]], tuple[str, ...]] = {
+    attempts: dict[Callable[[Unit], Proof], tuple[str, ...]] = {
         partial(prove_training, traces=traces): ("training flops",),
         partial(prove_saved, traces=traces): (theorems.KEPT, theorems.FUSED),
         prove_decoding: ("cache", "flops with cache"),
@@ -164,15 +163,13 @@ def prove_extra(
     return evidence, rows
 
 
-def prove_training(
-    unit: Unit, traces: Sequence[StepTrace] = ()
-) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
+def prove_training(unit: Unit, traces: Sequence[StepTrace] = ()) -> Proof:
     """FLOPs of forward and backward."""
     traced = [(trace, trace.training) for trace in traces or trace_steps(unit)]
     return _prove_flops(unit, "training flops", traced, step_flops)
 
 
-def _prove_prompt(unit: Unit, form: str) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
+def _prove_prompt(unit: Unit, form: str) -> Proof:
     """FLOPs of a forward pass in another form: only the last logits, or absorbed latents."""
     traced = [(trace, trace.forward) for trace in trace_steps(unit, backward=False, form=form)]
     return _prove_flops(unit, theorems.name_in_form("flops", form), traced)
@@ -180,7 +177,7 @@ def _prove_prompt(unit: Unit, form: str) -> tuple[dict[str, QuantityEvidence], l
 
 def _prove_flops(
     unit: Unit, quantity: str, traced: Sequence[tuple[StepTrace, Costs | None]], figure: Any = FLOPS
-) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
+) -> Proof:
     conditions: dict[Condition, None] = {}
     rows: list[CheckedRow] = []
     for trace, costs in traced:
@@ -214,7 +211,7 @@ def _proved(unit: Unit, quantity: str, domain: str, conditions: dict[Condition, 
     return QuantityEvidence(theorems.digest(unit, quantity), "proved", domain, tuple(conditions))
 
 
-def prove_saved(unit: Unit, traces: Sequence[StepTrace] = ()) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
+def prove_saved(unit: Unit, traces: Sequence[StepTrace] = ()) -> Proof:
     """Saved activations with explicit and with fused attention, if the ledger claims all of them. They are proved for
     all lengths of 2 or more, and from 1 for each length whose figures are also equal at 1, for any others at 1."""
     traces, letters = traces or trace_steps(unit), SizeSymbols(unit.values)
@@ -301,7 +298,7 @@ def orders(window: bool) -> list[Order]:
     return [*past_beyond, *past_equal, *all_equal, *all_within, across, Order(single, W, W + MORE - 2)]
 
 
-def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
+def prove_decoding(unit: Unit, form: str = "") -> Proof:
     """FLOPs of a pass with cached tokens, and the cache after it and after a prompt; in another form only FLOPs."""
     root = unit.over(theorems.probe(unit))
     windows = [name for name in unit.values if name.startswith("attention.window")]
@@ -325,7 +322,7 @@ def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, QuantityEviden
     return evidence | {name: _proved(unit, name, f"all {lengths}, past ≥ 1", conditions)}, rows
 
 
-def _measure_pooled(unit: Unit, form: str) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
+def _measure_pooled(unit: Unit, form: str) -> Proof:
     """The same with pooled tokens, at sizes on both sides of the ends of groups and windows."""
     names = [[name for name in unit.values if name.endswith(end)] for end in (".window", ".rate")]
     rows: list[CheckedRow] = []
@@ -395,7 +392,7 @@ def _run_passes(
         yield work, counter, cache
 
 
-def _sum_masks(unit: Unit) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
+def _sum_masks(unit: Unit) -> Proof:
     """Masked FLOPs of attention cores on prompts and with cached tokens, on both sides of a window's end."""
     probed = theorems.probe(unit)
     windows = [name for name in unit.values if name.startswith("attention.window")]

@@ -6,14 +6,16 @@ Each is counted and has a reference module. The list gives no dataflow, so no re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import ClassVar, Final
 
 from txcalc.num import Num, ceil_div, maximum
 from txcalc.parts.forms import FORMS, pieces, steps
 from txcalc.parts.options import REQUIRED, Raw, Table, key, numbered
-from txcalc.parts.part import Child, Composite, Duty, Stream, Workload, on_batch, on_source
+from txcalc.parts.part import Child, Composite, Duty, Stream, on_batch, on_source
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.sharding import Ways
+from txcalc.parts.work import along
 
 
 def _positions(tokens: Num, at: list[int]) -> Num:
@@ -38,15 +40,7 @@ STEPS: Final[dict[str, Callable[[Table], Stream]]] = {
 
 
 def _stream(piece: Table) -> Stream:
-    changes = [STEPS[name](piece) for name in steps(piece)]
-
-    def on(work: Workload) -> Workload | None:
-        changed: Workload | None = work
-        for step in changes:
-            changed = None if changed is None else step(changed)
-        return changed
-
-    return on
+    return partial(along, [STEPS[name](piece) for name in steps(piece)])
 
 
 class Pieces(Composite):

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from txcalc.ledger import kind_words
 from txcalc.questions.deploy import Deploy, DeployComparison, Refusal
 from txcalc.questions.deployment import AcceleratorInfo, LayoutFit
 from txcalc.render import serving
@@ -25,6 +26,7 @@ from txcalc.render.report import (
 from txcalc.units import iec, number_of
 
 LAYOUTS = 10  # shown
+WIDE_PREFILL = 1.5  # times the cache that later tokens need, from which the cache of a prefill is told apart
 EXPENSIVE = 3  # times the hourly cost of the cheapest plan, from which a plan is named
 
 
@@ -51,8 +53,8 @@ def _header(answer: Deploy, detail: bool) -> list[str]:
         verdicts.insert(0, serving.unsuited_reason(answer.unsuited, speed.checks))
     if (fewest := answer.fewest_gpus) and fewest.needed < fewest.rented == answer.layout.gpus:
         verdicts.append(
-            f"{fewest.needed} GPUs are enough, but {fewest.rented} are rented: "
-            "a replica takes 1, 2 or 4 GPUs of a node, or whole nodes"
+            f"{fewest.needed} GPUs are enough for this load, but a replica takes 1, 2 or 4 GPUs of a node, or whole "
+            f"nodes: {fewest.rented}"
         )
     if speed and speed.capacity:
         verdicts.insert(0 if speed.limits else 1, serving.capacity(answer, speed.capacity, speed.limits))
@@ -89,22 +91,30 @@ def _memory_lines(answer: Deploy) -> list[str]:
     which = "each" if len(answer.memory) == 1 else "the fullest"
     sizes = {"weights": stage.weights_bytes, "cache": stage.cache_bytes, "activations": stage.activations_bytes}
     sizes["engine"] = stage.rest_bytes
-    used = ", ".join(f"{name} {iec(size)}" for name, size in sizes.items() if size)
-    longest = "any length" if answer.max_context is None else f"{answer.max_context:,} tokens"
-    trained = answer.model.context
-    exceeds = answer.max_context is None or (trained and answer.max_context > trained)
-    beyond = f"; the model supports {trained:,} tokens" if trained and exceeds else ""
+    texts = {name: f"{name} {iec(size)}" for name, size in sizes.items() if size}
+    if stage.cache_a_sequence.pages > WIDE_PREFILL * stage.cache_a_sequence.algorithmic:
+        texts["cache"] += f" ({iec(stage.cache_a_sequence.algorithmic)} per sequence once its prompt is computed)"
+    reserve = f"reserve {answer.gpu.reserve}{'' if answer.engine.profile else ', no engine counted (--engine)'}"
+    trained, longest = answer.model.context, answer.max_context
+    length = "any length" if longest is None else f"{longest:,} tokens"
+    if trained and (longest is None or longest > trained):
+        length = f"{trained:,} tokens, the model's most"
     within = " within the limits" if answer.speed and answer.speed.limits else ""
     least = "more than tried" if answer.min_gpus is None else answer.min_gpus
     most = number_of("such sequence", answer.max_concurrency)
-    capacity = f"memory holds {most}, or {work.concurrency:,} of {longest}"
-    if answer.max_context == 0:
-        capacity, beyond = "no sequence of any length fits", ""
-    return [
-        f"{which} GPU: {_gpu_memory(answer.gpu)}; {used}; reserve {answer.gpu.reserve}",
-        f"{capacity} (limited by {answer.limit}{beyond})",
-        f"fewest GPUs: {least} to hold it in memory, {_fewest(answer)} to serve this load{within}",
+    capacity = f"memory holds {most}, or {work.concurrency:,} of {length}"
+    if answer.speed and answer.speed.capacity and answer.speed.capacity.layout != answer.layout:
+        capacity = f"with {answer.layout}, {capacity}"
+    if longest == 0:
+        capacity = "no sequence of any length fits"
+    lines = [
+        f"{which} GPU: {_gpu_memory(answer.gpu)}; {', '.join(texts.values())}; {reserve}",
+        f"{capacity} (limited by {answer.limit})",
     ]
+    fewest = answer.fewest_gpus
+    if fewest and fewest.rented == answer.layout.gpus and least in (fewest.needed, fewest.rented):
+        return lines
+    return [*lines, f"fewest GPUs: {least} to hold it in memory, {_fewest(answer)} to serve this load{within}"]
 
 
 def verdict(answer: Deploy) -> str:
@@ -227,7 +237,7 @@ def _fewest(answer: Deploy) -> int | str:
 def _memory(answer: Deploy) -> Table:
     memory, stage = answer.gpu.memory_bytes, min(answer.memory, key=lambda stage: stage.free_bytes)
     rows: list[tuple[Any, int]] = [
-        (f"weights: {kind.replace('_', ' ')}", size) for kind, size in stage.weights_by_kind.items()
+        (f"weights: {kind_words(kind)}", size) for kind, size in stage.weights_by_kind.items()
     ]
     if stage.adapters_bytes:
         rows.append(("weights: LoRA adapters", stage.adapters_bytes))
@@ -244,10 +254,10 @@ def _memory(answer: Deploy) -> Table:
     system = memory - answer.gpu.visible_bytes
     rows += [("driver or system", system)] * (system > 0)
     rows.append(("reserve of the usable memory", answer.gpu.reserve_bytes - system))
-    rows.append(("free" if stage.free_bytes >= 0 else "lacking", stage.free_bytes))
+    rows.append(("free", stage.free_bytes) if stage.free_bytes >= 0 else ("over by", -stage.free_bytes))
     rows.append(("memory", memory))
     cells = [(name, exact(size), byte_size(size), percent(size, memory)) for name, size in rows]
-    return Table("The fullest GPU", ("", "bytes", "", "share"), cells, total=True)
+    return Table("The fullest GPU", ("", "bytes", "", column("share", "", "of memory")), cells, total=True)
 
 
 def _caches(answer: Deploy) -> Table:

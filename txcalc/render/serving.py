@@ -28,6 +28,7 @@ from txcalc.units import MONTH_HOURS, number_of, seconds, short, three
 
 FRONT = 12  # points shown
 LOADS = 4  # shown without detail
+LIMITED = TableCell("bound", "limited by")
 
 
 def capacity(answer: Deploy, point: Point, limits: LatencyLimits) -> str:
@@ -36,7 +37,7 @@ def capacity(answer: Deploy, point: Point, limits: LatencyLimits) -> str:
     work = answer.workload
     answers = "" if point.tpot_s is None else f" and answers of {work.answer:,}"
     rates = f"{three(steady.requests_per_s)} requests/s, {_rate(steady.output_tokens_per_s).text} tokens/s"
-    gpus += f" ({point.layout})" if point.layout != answer.layout else ""
+    gpus += f" ({point.layout}, the layout for many users)" if point.layout != answer.layout else ""
     users = f"{number_of('user', point.sequences)} in flight{' within the limits' * bool(limits)}"
     return f"capacity of {gpus}: {users}, prompts of {work.prompt:,}{answers} tokens; {rates}"
 
@@ -60,7 +61,7 @@ def headline(answer: Deploy, speed: Speed) -> list[str]:
 
 
 def _bounded_time(name: str, achievable: float, floor: float | None, bound: str | None) -> str:
-    return f"{name} {seconds(achievable)} (floor {duration(floor).text}), bound by {bound}"
+    return f"{name} {seconds(achievable)} (floor {duration(floor).text}), limited by {bound}"
 
 
 def _speculation(speed: Speed) -> list[str]:
@@ -225,7 +226,7 @@ def shared_header(answers: Sequence[Deploy], speed: Speed) -> list[str]:
     return [
         f"{users}, prompts of {work.prompt:,} and answers of {work.answer:,} tokens; weights {weights}, cache {caches}",
         *([f"limits: {_limits(speed)}"] if speed.checks else ()),
-        f"TTFT, TPOT: means at this load, of the best layout; max users: requests in flight at full context, {most}",
+        f"TTFT, TPOT: means at this load; max users: requests in flight at full context, {most}",
     ]
 
 
@@ -240,7 +241,7 @@ def tables(answer: Deploy, speed: Speed, detail: bool = True) -> list[Table]:
     if speed.simulation:
         result.append(_simulation(speed, speed.simulation))
     if detail or not speed.simulation:
-        result.append(_loads(speed, None if detail else LOADS))
+        result.append(_loads(answer, speed, None if detail else LOADS))
     if detail and speed.layouts_compared > 1:
         result.append(_front(speed))
     if answer.api:
@@ -299,17 +300,26 @@ def _latencies(answer: Deploy, speed: Speed, detail: bool) -> Table:
     name, of = ("TTFT", ", prompt of") if decodes else ("a pass", " over")
     assert single is not None
     first = column(name, "s", f"{name}{of} {speed.prompt:,}{cached}")
-    bound = speed.achievable.ttft_bound
+    limit = speed.achievable.ttft_bound
     rows: list[tuple[Any, ...]] = [
-        (first, duration(steady.ttft_s.mean), duration(single.ttft_s), duration(single.ttft_floor_s), bound)
+        (first, duration(steady.ttft_s.mean), duration(single.ttft_s), limit, duration(single.ttft_floor_s))
     ]
     if decodes:
         tpot, whole = column("TPOT", "s"), column("end to end", "s", f"end to end, answer of {speed.answer:,}")
         rows += [
-            (tpot, *map(duration, (steady.tpot_s.mean, single.tpot_s, single.tpot_floor_s)), single.tpot_bound),
+            (
+                tpot,
+                *map(duration, (steady.tpot_s.mean, single.tpot_s)),
+                single.tpot_bound,
+                duration(single.tpot_floor_s),
+            ),
             (whole, duration(steady.e2e_s.mean), duration(single.e2e_s), None, None),
-            _rates("tokens/s per user", steady.tokens_per_s_user, single.tokens_per_s_user),
-            _rates("tokens/s per GPU", steady.tokens_per_s_gpu),
+            _rates(
+                column("tokens/s per user", "", "tokens/s per user, decoding"),
+                steady.tokens_per_s_user,
+                single.tokens_per_s_user,
+            ),
+            _rates(column("tokens/s per GPU", "", "tokens/s per GPU, with prefill"), steady.tokens_per_s_gpu),
         ]
     rows.append(_rates("requests/s", steady.requests_per_s))
     if detail or not decodes:
@@ -317,10 +327,13 @@ def _latencies(answer: Deploy, speed: Speed, detail: bool) -> Table:
         rows.append(("share of time in prefill", _share(steady.utilisation), None, None, None))
         if steady.timed and speed.rate is not None:
             rows.append(_rates("requests in the system, on average", steady.requests_in_system))
-    return Table("Speed", ("", "at the load", "one request", "floor", "bound"), rows)
+    headings: tuple[object, ...] = ("", "at the load", "one request", LIMITED, "floor")
+    if not detail and all(cell(row[2]).text in ("", row[1].text) for row in rows):  # a load of one request
+        headings, rows = (*headings[:2], *headings[3:]), [(*row[:2], *row[3:]) for row in rows]
+    return Table("Speed", headings, rows)
 
 
-def _rates(name: str, at_the_load: float | None, one_request: float | None = None) -> tuple[Any, ...]:
+def _rates(name: str | TableCell, at_the_load: float | None, one_request: float | None = None) -> tuple[Any, ...]:
     return name, _rate(at_the_load), _rate(one_request), None, None
 
 
@@ -331,7 +344,7 @@ def _steps(answer: Deploy, speed: Speed) -> Table:
     rows: list[tuple[Any, ...]] = [
         (
             column(kind, "s", f"{kind} over {speed.prompt - speed.prefix_cached:,}"),
-            *(duration(time.ttft_s), duration(floor.ttft_s), time.ttft_bound, _rate(speed.prompt_tokens_per_s_gpu)),
+            *(duration(time.ttft_s), time.ttft_bound, duration(floor.ttft_s), _rate(speed.prompt_tokens_per_s_gpu)),
         )
     ]
     if time.tpot_s is not None and floor.tpot_s is not None:
@@ -342,8 +355,8 @@ def _steps(answer: Deploy, speed: Speed) -> Table:
                 column("decode step", "s", of),
                 *(
                     duration(time.tpot_s * tokens),
-                    duration(floor.tpot_s * tokens),
                     time.tpot_bound,
+                    duration(floor.tpot_s * tokens),
                     _rate(time.tokens_per_s_gpu),
                 ),
             )
@@ -354,8 +367,8 @@ def _steps(answer: Deploy, speed: Speed) -> Table:
     if speed.ridge:
         for name, batch in (("weights only", speed.ridge.weights), ("with the cache", speed.ridge.with_cache)):
             text = cell(batch) if batch else TableCell(None, "never")
-            rows.append((f"ridge-point batch, {name}", None, text, None, None))
-    return Table("One prefill and one decode step", ("", "time", "floor", "bound", "tokens/s per GPU"), rows)
+            rows.append((f"ridge-point batch, {name}", None, None, text, None))
+    return Table("One prefill and one decode step", ("", "time", LIMITED, "floor", "tokens/s per GPU"), rows)
 
 
 def _disaggregated(speed: Speed, pools: Disaggregated) -> Table:
@@ -402,7 +415,7 @@ def _simulation(speed: Speed, run: Simulation) -> Table:
     return Table(title, ("", "mean", "p50", "p90", "p99"), rows)
 
 
-def _loads(speed: Speed, most: int | None) -> Table:
+def _loads(answer: Deploy, speed: Speed, most: int | None) -> Table:
     """Loads of the layout; without a load of one's own, up to the capacity, and the cost of that alone."""
     points: Sequence[Point] = speed.batches if most is None else _spread_points(speed.batches, most)
     requested = [point for point in speed.batches if point.sequences == speed.sequences and point not in points]
@@ -416,7 +429,7 @@ def _loads(speed: Speed, most: int | None) -> Table:
         Column("users", lambda point: point.sequences),
         TTFT,
         TPOT,
-        Column("bound", lambda point: point.bound),
+        Column(LIMITED, lambda point: point.bound),
         USER_RATE,
         GPU_RATE,
     ]
@@ -428,7 +441,8 @@ def _loads(speed: Speed, most: int | None) -> Table:
             Column(column("end to end", "s"), lambda point: duration(point.steady.e2e_s.mean), optional=True),
         ]
     of_run = f"; {number_of('user', speed.sequences)} simulated" if speed.simulation and speed.rate is None else ""
-    title = f"Loads, {points[0].layout}: each user sends the next request when an answer ends{of_run}"
+    layout = f"{points[0].layout}{' (the layout for many users)' * (points[0].layout != answer.layout)}"
+    title = f"Loads, {layout}: each user sends the next request when an answer ends{of_run}"
     return tabulate(title, points, columns)
 
 
@@ -533,7 +547,7 @@ def _parts(speed: Speed) -> Table:
     ]
     sums = [duration(speed.parts.prefill_s), None, *([duration(speed.parts.decode_s), None] if decode else [])]
     rows.append(["all", *sums])
-    headings = ("part", column("prefill", "s"), "bound", column("decode", "s"), TableCell("decode bound", "bound"))
+    headings = ("part", column("prefill", "s"), LIMITED, column("decode", "s"), TableCell("decode bound", LIMITED.text))
     return Table("Time by part (achievable)", headings[: 5 if decode else 3], rows, total=True)
 
 

@@ -412,7 +412,7 @@ def test_a_context_beyond_the_model_s_is_named() -> None:
     assert "beyond" not in " ".join(notes_of_layout(planner, Layout(), 1024))
     for users, is_named in ((1, True), (10_000, False)):
         header = " ".join(deploy("gpt2", gpu="l4:1", concurrency=users).report("table").header)
-        assert ("; the model supports 1,024 tokens)" in header) == is_named
+        assert ("1,024 tokens, the model's most" in header) == is_named
 
 
 def test_states_stay_as_wide_as_they_were() -> None:

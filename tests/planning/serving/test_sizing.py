@@ -114,15 +114,15 @@ def test_a_replica_that_spans_nodes_takes_whole_nodes() -> None:
     data = run.data("llama-3.1-405b", "--gpu", "h100", "--concurrency", "100")
     assert data["fewest_gpus"] == {"needed": 18, "rented": 24, "replica": 24} and data["layout"]["gpus"] == 24
     out = run("llama-3.1-405b", "--gpu", "h100", "--concurrency", "100")[1]
-    sizes = "are rented: a replica takes 1, 2 or 4 GPUs of a node, or whole nodes "
-    assert f"18 GPUs are enough, but 24 {sizes}" in " ".join(out.split())
+    why = "GPUs are enough for this load, but a replica takes 1, 2 or 4 GPUs of a node, or whole nodes:"
+    assert f"18 {why} 24 " in " ".join(out.split())
     # Three in one replica, which cannot be rented, are enough for a load that two are not.
     data = run.data(
         "mixtral-8x7b", "--gpu", "4090", "--weights", "int4", "--rate", "3/s", "--prompt", "300", "--answer", "1k"
     )
     assert data["fewest_gpus"] == {"needed": 3, "rented": 4, "replica": 2}
     out = run("llama-3.1-405b", "--gpu", "h200", "--node", "4")[1]
-    assert f"7 GPUs are enough, but 8 {sizes}" in " ".join(out.split())
+    assert f"7 {why} 8 " in " ".join(out.split())
 
 
 @pytest.mark.slow
@@ -249,8 +249,9 @@ def test_the_capacity_is_that_of_the_layout_that_answers_most() -> None:
     capacity = speed["capacity"]
     assert capacity["layout"]["ep"] == 8 != speed["layout"]["ep"] and speed["below_capacity"][0]["sequences"] == 1
     assert capacity["steady"]["requests_per_s"] > 4 * speed["batches"][-1]["steady"]["requests_per_s"]
-    out = run(*argv)[1]
-    assert "H200 SXM (pp=2 dp=8 ep=8): 2,296 users in flight" in out and "Loads, pp=2 dp=8 ep=8: each" in out
+    out = " ".join(run(*argv)[1].split())
+    layout = "pp=2 dp=8 ep=8, the layout for many users"
+    assert f"H200 SXM ({layout}): 2,296 users in flight" in out and "Loads, pp=2 dp=8 ep=8 (the layout" in out
     assert "--data-parallel-size 8 " in run(*argv, "--emit", "vllm")[1]
 
 

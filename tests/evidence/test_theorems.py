@@ -28,11 +28,12 @@ from txcalc.evidence.formulas import Formulas
 from txcalc.evidence.known import Evidence
 from txcalc.evidence.structures import with_numbers
 from txcalc.evidence.theorems import Condition, QuantityEvidence, Size, Theorem, Unit, inheritance, units
-from txcalc.ledger import walk
+from txcalc.ledger import Ledger, walk
 from txcalc.model import Model
 from txcalc.num import ceil_div, minimum
 from txcalc.parts import spans
 from txcalc.parts.attention import Attention
+from txcalc.parts.block import Block
 from txcalc.parts.feedforward import Experts
 from txcalc.parts.latent import LatentCore
 from txcalc.parts.linear import Linear
@@ -146,11 +147,21 @@ def test_what_is_measured_of_a_model_stands_in_for_its_structures(monkeypatch: p
     assert how_known(gemma, "flops") == how_known(load(TOY), "params") == Evidence("modelled", "")
 
 
-def test_a_changed_formula_inherits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = Linear.operations
-    assert inherited(load(TOY), "flops") is not None
-    monkeypatch.setattr(Linear, "operations", lambda self, work: before(self, work) * 2)
-    assert inherited(load(TOY), "flops") is None
+def test_a_total_without_one_of_its_leaves_is_not_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    total = Ledger.total
+    monkeypatch.setattr(Ledger, "total", lambda self, name: total(self.where(lambda leaf: leaf.kind != "head"), name))
+    assert {show(TOY).known[name].how for name in ("params", "active", "flops")} == {"modelled"}
+
+
+@pytest.mark.parametrize(("name", "changes"), [("gemma-3-4b", {}), (TOY, {"norm.place": "after", "window": 50})])
+def test_a_layer_without_a_norm_of_its_description_is_not_proved(
+    name: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is the sum of smaller structures, which are built in the same way."""
+    model, children = load(name, changes), Block.children
+    assert inherited(model, "params") is not None
+    monkeypatch.setattr(Block, "children", lambda self: (c for c in children(self) if not c.name.endswith("post_norm")))
+    assert inherited(load(name, changes), "params") is None
 
 
 def test_windows_that_are_taken_for_full_ones_have_lost_their_theorem(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from txcalc.model import Model
 from txcalc.num import Num
 from txcalc.parts.options import Raw, Table, numbered
 from txcalc.parts.part import Workload
-from txcalc.planning.gradients import step_flops
+from txcalc.planning.gradients import step_flops, training_flops
 
 FUSED, KEPT = "saved, fused attention", "saved, attention matrix kept"
 LAST, ABSORBED = "last logits", "MLA absorbed"
@@ -25,6 +25,7 @@ FORMS = {LAST: "last_logits", ABSORBED: "absorbed"}  # form of FLOPs → field o
 FORMED = ("flops", "flops with cache")  # figures that have these forms
 WEIGHTS = ("params", "active")  # figures that no workload changes
 PROMPT, STEP = "a prompt", "a step after cached tokens"
+LEDGER_NAMES = {"flops with cache": "flops", "masked flops": "flops_masked"}  # figure → quantity of the ledger
 
 
 class Figure(NamedTuple):
@@ -132,19 +133,22 @@ def agrees(model: Model, printed: Ledger, quantity: str, formulas: Sequence[Form
     for path, number in _expected_values(model, quantity, formulas):
         if expected.setdefault(path, number) != number:
             return False
-    return _figures(printed, quantity) == _nonzero(expected)
+    return _has(printed, quantity, expected)
 
 
 def agrees_whole(printed: Ledger, quantity: str, formulas: Formulas) -> bool:
     """Whether the ledger whose figures are printed is what a whole model's own formulas give."""
-    return _figures(printed, quantity) == _nonzero(formulas.values(quantity))
+    return _has(printed, quantity, formulas.values(quantity))
 
 
-def _figures(ledger: Ledger, quantity: str) -> Raw:
+def _has(ledger: Ledger, quantity: str, expected: Table) -> bool:
+    """Whether a ledger has these figures of its leaves, and their sum as its total."""
     figure, figures = FIGURES[quantity], Raw()
     for entry in ledger:
         figures[entry.path] = figures.get(entry.path, 0) + figure.of(entry)
-    return _nonzero(figures)
+    figures, name = _nonzero(figures), quantity.partition(", ")[0]
+    total = training_flops(ledger) if name == "training flops" else ledger.total(LEDGER_NAMES.get(name, name))
+    return figures == _nonzero(expected) and sum(figures.values()) == total
 
 
 def _nonzero(numbers: Table) -> Raw:

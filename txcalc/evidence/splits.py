@@ -30,6 +30,7 @@ from txcalc.evidence.structures import (
 from txcalc.ledger import walk
 from txcalc.num import ceil_div
 from txcalc.parts.forms import FORMS
+from txcalc.parts.linear import LayerScale
 from txcalc.parts.norm import NormOptions
 from txcalc.parts.options import ACTIVATIONS, Raw, Table
 from txcalc.parts.part import Workload
@@ -117,10 +118,20 @@ def _split_off_norms(unit: Unit, stack: StackSpec) -> list[Component]:
         inner_entries = _entries(inner)
         same = all(path in entries and _cost(entries[path]) == _cost(entry) for path, entry in inner_entries.items())
         around = {path: _as_listed_leaf(entry.leaf) for path, entry in entries.items() if path not in inner_entries}
-        if same and all(around.values()):
+        if same and all(around.values()) and _are_around(layer, stack.d_model, [*around.values()]):
             pieces = [Component(leaf(piece), None, path) for path, piece in around.items() if piece]
             return [Component(inner, 0), *pieces]
     return []
+
+
+def _are_around(layer: LayerSpec, d_model: int, leaves: Sequence[Table | None]) -> bool:
+    """Whether these are the norms and scales that the description puts around the only part of a layer."""
+    norm, (part,) = layer.norm, layer.parts
+    before, after = norm.place in ("pre", "sandwich"), norm.place in ("post", "after", "sandwich") or part in norm.after
+    norms = 0 if part in norm.without else before + after
+    scale = _as_listed_leaf(LayerScale(width=d_model))
+    expected = [_as_listed_leaf(norm.over(d_model))] * norms + [scale] * (norm.layer_scale + norm.residual_scale)
+    return all(leaves.count(leaf) == expected.count(leaf) for leaf in [*leaves, *expected])
 
 
 def _plain_norm_with(norm: NormOptions, keys: Sequence[str]) -> NormOptions:

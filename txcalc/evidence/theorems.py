@@ -56,6 +56,7 @@ from txcalc.model import Model
 
 PROVED = ("params", "flops")
 APART = "each part separately"
+OTHER_FORMULAS = "its formulas are not those that were proved"
 
 
 def affects(unit: Unit, form: str) -> bool:
@@ -164,7 +165,7 @@ def _direct_evidence(formula: Formulas, quantities: Container[str] = PROVED) -> 
     }
     claimed = proved | {q: evidence for q, evidence in theorem.extra_quantities.items() if q in quantities}
     same = {q: evidence for q, evidence in claimed.items() if evidence.digest == _digest(formula, q)}
-    why = "" if proved.keys() <= same.keys() else "its formulas are not those that were proved"
+    why = "" if proved.keys() <= same.keys() else OTHER_FORMULAS
     return {
         q: evidence
         for q, evidence in same.items()
@@ -196,8 +197,11 @@ def obstacle(unit: Unit) -> str:
 def bearing(unit: Unit) -> list[Unit]:
     """The structures whose theorems prove its parameters and FLOPs: itself, or smaller ones that it is the sum of; []
     where one is missing."""
-    if not obstacle(unit):
-        return [unit]
+    if (why := obstacle(unit)) in (
+        "",
+        OTHER_FORMULAS,
+    ):  # a sum of the same wrong parts is no proof against its own theorem
+        return [] if why else [unit]
     for structures in splits.candidates(unit, theorems()):
         if not any(map(obstacle, structures)) and _same_formulas(unit, structures[0]):
             return structures

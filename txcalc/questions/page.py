@@ -118,6 +118,7 @@ class PageModel(Answer):
     @classmethod
     def of(cls, source: str, explorer: Explorer) -> PageModel:
         model = explorer.model
+        ledger = model.ledger(tokens=model.usual_tokens)
         return cls(
             name=model.name,
             source=source,
@@ -133,13 +134,13 @@ class PageModel(Answer):
             parts=explorer.parts,
             domains=tuple(map(PageDomain.of, explorer.domains)),
             unproved=explorer.unproved,
-            known={name: on_page(known) for name, known in all_known(model, KNOWN).items()},
+            known={name: on_page(known) for name, known in all_known(model, KNOWN, ledger).items()},
         )
 
 
 def on_page(evidence: Evidence) -> Evidence:
     """The evidence of a figure; a proof for some batches or lengths only does not cover all that the page shows."""
-    if evidence.how == "measured" or everywhere(evidence.where):
+    if evidence.how in ("measured", "modelled") or everywhere(evidence.where):
         return evidence
     return Evidence("modelled", f"{evidence.how} only for {evidence.where}")
 

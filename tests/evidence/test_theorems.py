@@ -38,7 +38,7 @@ from txcalc.parts.feedforward import Experts
 from txcalc.parts.latent import LatentCore
 from txcalc.parts.linear import Linear
 from txcalc.parts.mixers.pieces import Pieces
-from txcalc.parts.norm import Norm
+from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import ACTIVATIONS
 from txcalc.parts.part import Cache, Workload
 from txcalc.parts.spans import Window, Windowed
@@ -195,6 +195,7 @@ def test_a_changed_formula_of_the_cache_leaves_the_rest(monkeypatch: pytest.Monk
     monkeypatch.setattr(Windowed, "cache", lambda self, work, width: before(self, work, width)._replace(elements=width))
     model = load("mistral-7b", {"F": 1000})
     assert inherited(model, "cache") is None and inherited(model, "flops with cache") is not None
+    assert theorems.obstacle(units(model)[1]) == "" != theorems.own_evidence(units(model)[1])[1]  # `prove` runs again
 
 
 @pytest.mark.slow
@@ -739,6 +740,23 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Linear, "operations", lambda self, work: operations(self, work) * 2)
     code, out, err = run(TOY)
     assert code == 1 and "REFUTED" in out and "predicted" in err
+
+
+def test_figures_that_are_wrong_for_numbers_alone_are_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The formulas over letters are still those that were proved."""
+    clipped = property(lambda work: work.batch * (min(work.tokens, 9999) if type(work.tokens) is int else work.tokens))
+    assert run(TOY)[0] == 0
+    monkeypatch.setattr(Workload, "positions", clipped)
+    code, out, err = run(TOY)
+    assert code == 1 and "2 of 2" in out and "its own figures are not what these formulas give" in err
+
+
+@pytest.mark.slow
+def test_a_proof_that_contradicts_the_package_s_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither formulas nor module have the final norm."""
+    monkeypatch.setattr(NormOptions, "last", lambda self, width: None)
+    code, out, err = run(TOY)
+    assert code == 1 and "1 of 2" in out and "txcalc's own theorem of this structure has other formulas" in err
 
 
 def test_bad_input() -> None:

@@ -25,6 +25,7 @@ from txcalc.evidence.formulas import (
     FUSED as FUSED,
     KEPT as KEPT,
     LAST as LAST,
+    PROMPT,
     Formulas as Formulas,
     agrees,
     agrees_whole,
@@ -43,6 +44,7 @@ from txcalc.evidence.store import (
 )
 from txcalc.evidence.structures import (
     FRAME,
+    PROBES,
     Size as Size,
     Unit as Unit,
     pieces,
@@ -165,7 +167,7 @@ def _direct_evidence(formula: Formulas, quantities: Container[str] = PROVED) -> 
     }
     claimed = proved | {q: evidence for q, evidence in theorem.extra_quantities.items() if q in quantities}
     same = {q: evidence for q, evidence in claimed.items() if evidence.digest == _digest(formula, q)}
-    why = "" if proved.keys() <= same.keys() else OTHER_FORMULAS
+    why = "" if claimed.keys() <= same.keys() else OTHER_FORMULAS
     return {
         q: evidence
         for q, evidence in same.items()
@@ -179,6 +181,26 @@ def _evidence_of_parts(unit: Unit) -> dict[str, QuantityEvidence]:
     parts = [structure for structure in structures if not structure.listed]
     domain = common([stored[structure.key].domain for structure in parts or structures]) + f", {APART}" * bool(parts)
     return {q: QuantityEvidence("", "proved", domain if q != "params" else "", ()) for q in PROVED if structures}
+
+
+def own_evidence(unit: Unit) -> tuple[dict[str, QuantityEvidence], str]:
+    """What its own theorem shows at its sizes; and why it shows nothing, or that a formula is another by now."""
+    return _direct_evidence(Formulas(unit), FIGURES)
+
+
+def other_theorem(unit: Unit, theorem: Theorem) -> str:
+    """Why a new theorem of a structure cannot stand beside the package's; "" where it can: both are of one formula."""
+    kept = read(theorems_file()).get(unit.key, theorem)
+    return "" if kept.digests == theorem.digests else "txcalc's own theorem of this structure has other formulas"
+
+
+def contradicted(model: Model) -> list[str]:
+    """Which figures of a prompt its ledger contradicts, for a batch and a length that are primes, one beyond 10⁶."""
+    tokens, (batch, *_) = PROBES[-1]
+    printed = model.ledger(batch, tokens)
+    formulas = [Formulas(unit, printed.work) for unit in pieces(model)]
+    figures = [name for name, figure in FIGURES.items() if PROMPT in figure.passes and not figure.form]
+    return [name for name in figures if not _holds(partial(agrees, model, printed, name, formulas))]
 
 
 def weakest(evidence: list[QuantityEvidence]) -> tuple[str, str]:

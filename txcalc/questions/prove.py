@@ -48,12 +48,14 @@ class Structure(Answer):
 
 
 class Prove(Result, tag_field="schema", tag="txcalc/prove/1", kw_only=True):
-    """Theorems of the structures of models; `file`: where new ones were written."""
+    """Theorems of the structures of models; `contradicted`: models whose own figures are not what the formulas give;
+    `file`: where new theorems were written."""
 
     rows_key: ClassVar[str] = "structures"
 
     ok: bool
     structures: tuple[Structure, ...]
+    contradicted: tuple[str, ...] = ()
     file: str | None = None
 
     @property
@@ -79,8 +81,9 @@ def prove(
 
     if not sources:
         raise InputError("prove", ["expected models"])
+    models = [load(source) for source in sources]
     units: dict[str, tuple[str, Unit]] = {}
-    for model in [load(source) for source in sources]:
+    for model in models:
         for unit in theorems.units(model):
             for part in [unit] if again else theorems.bearing(unit) or [unit]:
                 units.setdefault(part.key, (model.name, part))
@@ -90,8 +93,11 @@ def prove(
     path = theorems.user_file() if out is None else Path(out)
     for i, (name, unit) in enumerate(units.values()):
         tell(f"{name}: {unit.name}", i / len(units))
-        if not again and not theorems.obstacle(unit):
-            structures.append(structure(name, unit, theorems.theorems()[unit.key]))
+        evidence, obstacle = theorems.own_evidence(unit)
+        if not again and not obstacle:
+            kept = theorems.theorems()[unit.key]
+            further = {quantity: proof for quantity, proof in kept.extra_quantities.items() if quantity in evidence}
+            structures.append(structure(name, unit, kept._replace(extra_quantities=further)))
             continue
         try:
             theorem, rows = prove_unit(unit)
@@ -99,12 +105,15 @@ def prove(
             structures.append(structure(name, unit, None, reason=str(refusal)))
             continue
         unequal = [row for row in rows if not row.equal]
-        structures.append(structure(name, unit, None if unequal else theorem, unequal, new=True))
-        if not unequal:
+        reason = "" if unequal else theorems.other_theorem(unit, theorem)
+        proved = None if unequal or reason else theorem
+        structures.append(structure(name, unit, proved, unequal, reason, new=True))
+        if proved:
             theorems.write(path, {unit.key: theorem}, tracer_version())
     written = any(structure.new and structure.proved for structure in structures)
-    ok = all(structure.proved for structure in structures)
-    return Prove(ok=ok, structures=tuple(structures), file=str(path) if written else None)
+    contradicted = tuple(model.name for model in models if theorems.contradicted(model))
+    ok, file = all(structure.proved for structure in structures) and not contradicted, str(path) if written else None
+    return Prove(ok=ok, structures=tuple(structures), contradicted=contradicted, file=file)
 
 
 def structure(

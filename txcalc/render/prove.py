@@ -29,6 +29,7 @@ def report(answer: Prove, form: str) -> Report:
         for unit in answer.structures
         for row in unit.unequal
     ]
+    notes += [f"{name}: its own figures are not what these formulas give at its sizes" for name in answer.contradicted]
     notes += [f"written to {answer.file}"] if answer.file else []
     return Report(tables, [verdict], notes, good=answer.ok)
 

@@ -1,10 +1,10 @@
 """Wrong formulas that keep their mark: `python tests/scripts/tamper.py [--drawn 60] [--seed 1]`, two minutes.
 
-Each tamper is an edit of a source file: those of `TAMPERS`, by hand, and others drawn from all of `parts/`, the ledger
-and the rules of gradients (an operator, a constant or a letter is another). A process of its own runs with it, and asks
-for every figure of `MODELS` at `WORKLOADS` and for its evidence. A figure that is another than without the edit and is
-still called proved, listed or measured is a fault, and the exit code 1. An edit of a default makes another model, of
-which its figures are right: what a description means is compared with published counts, not proved.
+Each tamper is an edit of a source file: those of `data/tampers.toml`, by hand, and others drawn from all of `parts/`,
+the ledger and the rules of gradients (an operator, a constant or a letter is another). A process of its own runs with
+it, and asks for every figure of `MODELS` at `WORKLOADS` and for its evidence. A figure that is another than without the
+edit and is still called proved, listed or measured is a fault, and the exit code 1. An edit of a default makes another
+model, of which its figures are right: what a description means is compared with published counts, not proved.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import os
 import random
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
@@ -26,14 +27,16 @@ from zlib import crc32
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "txcalc"
+TEXT = (ROOT / "tests" / "data" / "tampers.toml").read_text(encoding="utf-8")
 MODELS = (
     "gpt2", "llama-3.1-8b", "mistral-7b", "gemma-3-4b", "mixtral-8x7b", "deepseek-v3", "t5-small", "whisper-large-v3",
     "vit-b", "bert-base", "mamba-2.8b", "mamba2-2.7b", "jamba-v0.1", "albert-base-v2", "gpt-oss-20b", "qwen3-8b",
-    "D=20480 L=2 h=160 h_kv=8 F=50000 V=70000",
+    "D=20480 L=2 h=160 h_kv=8 F=50000 V=70000", "D=1000 L=3 h=10 h_kv=5 F=3000 V=5000 ln bias window=50",
 )  # fmt: skip
-WORKLOADS: tuple[dict[str, int], ...] = (
+WORKLOADS: tuple[dict[str, Any], ...] = (
     {}, {"batch": 3, "tokens": 5}, {"batch": 2, "tokens": 9000}, {"batch": 32, "tokens": 448},
     {"batch": 3, "tokens": 2, "past": 9000}, {"tokens": 1, "past": 3},
+    {"batch": 2, "tokens": 3, "past": 5000, "logits": "last", "mla": "absorbed"},
 )  # fmt: skip
 SURE = ("proved", "listed", "measured")
 PLACES = ("parts", "ledger.py", "planning/gradients.py")
@@ -48,36 +51,7 @@ class Tamper(NamedTuple):
     after: str
 
 
-POSITIONS = "parts/work.py", "return self.batch * self.tokens"
-KEYS = "parts/work.py", "return self.past + self.tokens"
-TAMPERS = (
-    Tamper("positions as 2 · tokens", *POSITIONS, "return 2 * self.tokens"),
-    Tamper("positions as batch · 7", *POSITIONS, "return self.batch * 7"),
-    Tamper("B·(B + 1)/2 sequences", *POSITIONS, "return exact_div(self.batch * (self.batch + 1), 2) * self.tokens"),
-    Tamper("keys that are 7", *KEYS, "return self.past + 7"),
-    Tamper("keys clipped at 4,096", *KEYS, "return minimum(self.past + self.tokens, 4096)"),
-    Tamper("keys clipped at 6,000", *KEYS, "return minimum(self.past + self.tokens, 6000)"),
-    Tamper("keys clipped at 6,000 if they are ints", *KEYS,
-           "s = self.past + self.tokens; return min(s, 6000) if type(s) is int else s"),
-    Tamper("positions that compare", *POSITIONS, "n = self.batch * self.tokens; return 2 * n if n > 6000 else n"),
-    Tamper("batch 2 on the source", "parts/work.py", "work._replace(tokens=work.source, past=0)",
-           "work._replace(batch=2, tokens=work.source, past=0)"),
-    Tamper("products halved from 10,000 rows on, if ints", "parts/work.py", "return 2 * self.count * self.m",
-           "return (1 if type(self.m) is int and self.m >= 10000 else 2) * self.count * self.m"),
-    Tamper("backward in four passes", "planning/gradients.py", '"both": 3,', '"both": 4,'),
-    Tamper("a patch embedding's gradient", "planning/gradients.py", '"weights": 2', '"weights": 3'),
-    Tamper("heads 2·h", "parts/attention.py", "queries, pairs = self.n_heads", "queries, pairs = 2 * self.n_heads"),
-    Tamper("all experts active", "ledger.py", "active * (runs if child.routed else child.times)",
-           "active * child.times"),
-    Tamper("one expert more active", "ledger.py", "active * (runs if child.routed else child.times)",
-           "active * (runs + 1 if child.routed else child.times)"),
-    Tamper("a layer more", "parts/model.py", "times = 1 if group.shared else group.count",
-           "times = 1 if group.shared else group.count + (group.count > 1)"),
-    Tamper("a layer more runs", "parts/model.py", "runs=group.count, indices", "runs=group.count + 1, indices"),
-    Tamper("caches doubled", "ledger.py", "cache.elements * self.runs)", "2 * cache.elements * self.runs)"),
-    Tamper("saved activations halved", "ledger.py", "return self.leaf.saved(self.work) * self.runs",
-           "return self.leaf.saved(self.work) * self.runs // 2"),
-)  # fmt: skip
+TAMPERS = [Tamper(**edit) for edit in tomllib.loads(TEXT)["tamper"]]
 
 
 class _Edited(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -140,7 +140,7 @@ class Model(Struct, frozen=True, dict=True):
         return self.ledger()
 
     @cached_property
-    def cache(self) -> dict[Any, Any]:
+    def memo(self) -> dict[Any, Any]:
         """Results computed from this tree, which live as long as it: equal models may have different trees."""
         return {}
 

@@ -116,7 +116,7 @@ class FormatFits:
     def __init__(self, model: Model, engine: EngineConfig, length: int, whole: Sharding | None = None) -> None:
         self.model, self.engine, self.length = model, engine, length
         self.sharding = whole if whole and not engine.offload else Sharding(model, False, engine.offload)
-        self.known: dict[Layout, tuple[str, list[RankBytes], int]] = {}
+        self.by_layout: dict[Layout, tuple[str, list[RankBytes], int]] = {}
 
     def on(self, card: CardSet) -> ModelFit:
         """The fit on a set of accelerators: in the first layout of `_split`, or in copies on fewer of them if these are
@@ -131,7 +131,7 @@ class FormatFits:
             return ModelFit.refusal(model, name, engine.weights_name, card.name, self.length, str(error))
         available = engine.reserve.available(kind)
         layout, *copies = layouts
-        text, ranks, needed = self.known[layout]
+        text, ranks, needed = self.by_layout[layout]
         room = available - needed
         ram_free = None
         if host:
@@ -142,8 +142,8 @@ class FormatFits:
             seconds = step(model, self.sharding, layout.replica, kind, engine, self.length)
             for copy in () if by_layers else copies:  # llama.cpp computes chunks of a prompt on all GPUs at once
                 sooner = step(model, self.sharding, copy.replica, kind, engine, self.length)
-                if seconds and sooner and sooner < seconds and self.known[copy][2] <= available:
-                    seconds, (text, ranks, needed) = sooner, self.known[copy]
+                if seconds and sooner and sooner < seconds and self.by_layout[copy][2] <= available:
+                    seconds, (text, ranks, needed) = sooner, self.by_layout[copy]
                     room = available - needed
         return ModelFit(
             model=model.name,
@@ -167,17 +167,17 @@ class FormatFits:
 
     def _supported(self, ways: Iterable[Layout]) -> list[Layout]:
         """The first layout that the format and the engine support, and its copies on fewer accelerators; stores their
-        ranks and needed bytes in `known`. Errors: the first layout's `InputError` if there is none."""
+        ranks and needed bytes in `by_layout`. Errors: the first layout's `InputError` if there is none."""
         refused: InputError | None = None
         supported: list[Layout] = []
         for layout in ways:
             if supported and layout.dp == supported[-1].dp:
                 continue  # another way to split over as many
             try:
-                if layout not in self.known:
+                if layout not in self.by_layout:
                     stages = self.sharding.stages(layout.replica)
                     ranks = [RankBytes(self.model, stage, self.engine, layout.replica) for stage in stages]
-                    self.known[layout] = str(layout), ranks, max(needed_bytes(rank, self.length) for rank in ranks)
+                    self.by_layout[layout] = str(layout), ranks, max(needed_bytes(rank, self.length) for rank in ranks)
                 supported.append(layout)
             except InputError as error:
                 refused = refused or error
@@ -240,18 +240,18 @@ class ModelFits:
         self.model, self.request, self.sharding = model, request, Sharding(model)
         self.length = model.workload(1, min(request.context, model.context or request.context)).tokens
         self.host = request.host if request.host and is_single_decoder(model) else None
-        self.known: dict[str, FormatFits | InputError] = {}
+        self.by_format: dict[str, FormatFits | InputError] = {}
 
     def within(self, name: str) -> FormatFits:
         """The model in a format without a named engine, for all cards. Errors: `InputError`."""
-        if name not in self.known:
+        if name not in self.by_format:
             request = self.request
             try:
                 plain = engine_config(self.model, name, request.kv, request.block, request.chunk, request.reserve)
-                self.known[name] = FormatFits(self.model, plain, self.length, self.sharding)
+                self.by_format[name] = FormatFits(self.model, plain, self.length, self.sharding)
             except InputError as error:
-                self.known[name] = error
-        fits = self.known[name]
+                self.by_format[name] = error
+        fits = self.by_format[name]
         if isinstance(fits, InputError):
             raise fits
         return fits

@@ -353,7 +353,7 @@ def _with_transfers(share: Stack, layout: Layout, number: int, tp: Num) -> Stack
 def sharding_of(model: Model, padded: int, **rules: Any) -> tuple[Sharding, tuple[str, ...]]:
     """The sharding of a model whose vocabulary is first padded to a multiple of `padded`, and notes on that; built once
     for all recipes of the same rules."""
-    shardings: dict[Any, tuple[Sharding, tuple[str, ...]]] = model.cache.setdefault("shardings", {})
+    shardings: dict[Any, tuple[Sharding, tuple[str, ...]]] = model.memo.setdefault("shardings", {})
     key = padded, *sorted(rules.items())
     if key not in shardings:
         vocabulary = Ways(pads=padded)

@@ -264,7 +264,9 @@ def test_what_matplotlib_is_given_is_what_is_drawn() -> None:
     assert {x for x, _ in stack.collections[1].get_paths()[0].vertices} == {1, 2, 4}
     tops = [max(y for _, y in area.get_paths()[0].vertices) for area in stack.collections]
     assert tops == [5, 9]
-    assert [bar.get_width() for bar in bars.patches] == [3, 0]
+    assert [bar.get_width() for bar in bars.patches] == [3, 0] and bars.get_xlim() == pytest.approx(
+        (0, 3 * 1.05 * 1.08)
+    )
     assert lines.get_xlabel() == "tokens" and lines.get_xscale() == lines.get_yscale() == "log"
     assert [text.get_text() for text in lines.get_legend().get_texts()] == [
         "one", "two", "1  here", "a length", "a level"

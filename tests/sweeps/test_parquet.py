@@ -24,14 +24,14 @@ pytest.importorskip("numpy", reason="needs NumPy (pip install 'txcalc[sweep]')")
 arrow = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow (pip install 'txcalc[frames]')")
 parquet: Any = pytest.importorskip("txcalc.sweeps.parquet")
 
-# Figures beyond 64 bits, a decode step and none, in three row groups and a rest.
-OVER = {"P": [0, 5], "B": "1:64:+1", "T": "1k:512k:2x"}
+# Figures beyond 64 bits, a decode step and none, in three row groups and a rest of one row.
+OVER = {"P": [0, 5], "B": "1:65:+1", "T": "1k:512k:2x"}
 QUANTITIES = ("params", "flops", "cache_bytes")
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "CHUNK", 400)
+    monkeypatch.setattr(parquet, "CHUNK", 433)
 
 
 def swept() -> Any:
@@ -51,12 +51,12 @@ def test_every_row_is_there_in_order_and_exact(tmp_path: Path) -> None:
     sweep = swept()
     shares: list[float] = []
     written = parquet.write(sweep.grids[0], tmp_path / "grid.parquet", tell=shares.append)
-    assert shares == [400 / 1280, 800 / 1280, 1200 / 1280, 1]
+    assert shares == [433 / 1300, 866 / 1300, 1299 / 1300, 1]
     table = arrow.read_table(tmp_path / "grid.parquet")
     rows = [{key: int(value) for key, value in row.items()} for row in table.to_pylist()]
     assert rows == sweep.rows
     assert max(row["flops"] for row in rows) > 2**63
-    assert written.rows == len(rows) == 1280 and written.groups == 4
+    assert written.rows == len(rows) == 1300 and written.groups == 4
     assert written.columns["flops"].startswith("decimal128") and written.columns["T"] == "int64"
     assert written.bytes == (tmp_path / "grid.parquet").stat().st_size
 
@@ -89,7 +89,7 @@ def test_a_query_reads_it(tmp_path: Path) -> None:
     rows = swept().rows
     swept().to_parquet(place)
     (totals,) = duckdb.sql(f"select max(flops), count(*) from '{place}' where T = 4096").fetchall()
-    assert (int(totals[0]), totals[1]) == (max(row["flops"] for row in rows if row["T"] == 4096), 128)
+    assert (int(totals[0]), totals[1]) == (max(row["flops"] for row in rows if row["T"] == 4096), 130)
 
 
 def test_what_is_stopped_leaves_no_file(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
         txcalc.sweep("gpt2", over={})
     with pytest.raises(InputError, match=r"T is 1\.5"):
         txcalc.sweep("gpt2", over={"T": [1.5]})
-    assert sweep.to_parquet(place, force=True).rows == 1280
+    assert sweep.to_parquet(place, force=True).rows == 1300
 
 
 def test_the_command_line_streams_too(tmp_path: Path) -> None:

@@ -302,9 +302,9 @@ class Seen:
                     cache.cache_clear()
                 self.reached |= self.seen
                 self.seen.clear()
-                begun = time.perf_counter()
+                begun = sum(os.times()[:4])  # of processes that it starts too, whatever else the machine does
                 failed = run(item, None)
-                seconds = time.perf_counter() - begun
+                seconds = sum(os.times()[:4]) - begun
                 good, spent = good + (not failed), spent + seconds
                 if not failed:
                     self.write(item.nodeid, seconds)
@@ -443,16 +443,23 @@ class Mutants:
             verdict = f"{by or 'SURVIVED'} ({tests}, {took:.1f} s)"
             sys.stderr.write(f"{mutant.file}:{mutant.line}: {mutant.change}: {verdict}\n")
 
-    def chosen(self, tests: set[str], others: bool) -> tuple[list[str], str]:
+    def chosen(self, file: str, tests: set[str], others: bool) -> tuple[list[str], str]:
         """These, the quickest first, and then all others, as many as there is time for, and in as much time again those
         that start processes; and how many that is."""
         candidates = self.items.keys() & (self.seconds.keys() if others else tests)  # without those of `verify`
         first = self.quickest(candidates, tests)
-        then = self.quickest(self.items.keys() & self.starting - set(first), tests)
+        mirror = f"tests{file.removeprefix('txcalc').rpartition('/')[0]}/"  # what it tests may run in processes alone
+        near = {test for test in self.starting if test.startswith(mirror)}
+        then = self.quickest(self.items.keys() & self.starting - set(first), tests | near)
         return first + then, f"{len(first)} of {len(candidates)} tests, {len(then)} that start processes"
 
     def quickest(self, candidates: Set[str], tests: set[str]) -> list[str]:
-        quickest = sorted(candidates, key=lambda test: (test not in tests, self.seconds[test]))
+        """Of a test's cases, each stands behind those before it: they ask the same question."""
+        before, costs = Counter[str](), dict[str, float]()
+        for test in sorted(candidates, key=self.seconds.__getitem__):
+            before[test.partition("[")[0]] += 1
+            costs[test] = self.seconds[test] * before[test.partition("[")[0]]
+        quickest = sorted(candidates, key=lambda test: (test not in tests, costs[test]))
         return quickest[: bisect(list(accumulate(self.seconds[test] for test in quickest)), self.options.tests)]
 
     def tried(self, mutant: Mutant) -> tuple[str, str]:
@@ -461,9 +468,9 @@ class Mutants:
         swapped = [pair for pair in pairs(code_of(mutant, -1), code_of(mutant)) if pair[0] in self.live]
         calling = set(self.calling.get(f"{file}#{mutant.place}", []))
         reached = REACHED in calling
-        if calling == {IMPORTED, REACHED}:  # a module's or class's own lines, or what they call
-            swapped, calling = [], set(self.calling[file])
-        tests, note = self.chosen(calling, others=not swapped)
+        if not swapped or calling == {IMPORTED, REACHED}:  # a module's or class's own lines, or what they call
+            swapped, calling = [], set(self.calling.get(file, []))
+        tests, note = self.chosen(mutant.file, calling, others=not swapped)
         if not tests:
             note = "the same value in every test" if reached else "no test evaluates it"
         sources = sorted((caller for caller in calling if caller.startswith(VERIFIED)), key=self.seconds.__getitem__)

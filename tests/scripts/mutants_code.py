@@ -1,8 +1,8 @@
 """Small faults in the formulas, one at a time, and whether the tests see them:
 
-    python tests/scripts/mutants_code.py RESULTS.jsonl --map [TEST_FILE …] [--verify SOURCE …] [--jobs 1] [TIER]
+    python tests/scripts/mutants_code.py RESULTS.jsonl --map [TEST_FILE …] [--jobs 1] [TIER]
     python tests/scripts/mutants_code.py RESULTS.jsonl [--number 20] [--seed 1] [--seconds 500] [--under parts]
-        [--tests 600] [--sources 8] [--jobs 1] [TIER] [--only FILE:LINE …] [--again] [--listed]
+        [--tests 600] [--jobs 1] [TIER] [--only FILE:LINE …] [--again] [--listed]
 
 TIER is one draw of the quick tier, as it runs without names of files: `--draw SEED` says which; `--every-case` takes
 all its cases, `--slow` slow tests too.
@@ -15,8 +15,7 @@ most `--tests` seconds of them; the first failure kills it. A process holds ever
 for each mutant: there the code of its functions is exchanged, or, for what a module or class computes when it is made,
 everything of txcalc is imported from the changed source, and the tests that evaluate anything of its file come first.
 Tests that start processes follow, in `--tests` seconds more: what their processes import is changed too.
-What then lives is run under `verify` with all oracles, of the sources that the map was made with and that meet another
-value there (models of `tests/data/tiny.toml`; one layer of any other). A line of RESULTS is written for each; what is
+A line of RESULTS is written for each; what is
 there already is not run again. At the end: how many were killed, and every survivor with its line.
 One that changes nothing that can be seen belongs into `tests/data/mutants.json`, with the reason, as the nth of those
 with its line's text and its change. `--only` runs again all mutants of a line, `--again` those of RESULTS that
@@ -40,7 +39,6 @@ import signal
 import sys
 import tempfile
 import time
-import tomllib
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -81,8 +79,6 @@ IMPORTED, REACHED = "imported", "reached"
 # Among places: the test starts processes, which say nothing of what they evaluate.
 STARTS = "started processes"
 EQUAL = ROOT / "tests" / "data" / "mutants.json"
-TINY = ROOT / "tests" / "data" / "tiny.toml"
-VERIFIED = "verify "  # the name of what `verify` sees, among tests
 # `sitecustomize.py` of processes that tests start: they import the changed module too. It imports nothing that a test
 # could take for an import of the package.
 CHANGED = """\
@@ -239,8 +235,8 @@ class Telling(Places):
 class Seen:
     """Maps each test to the places at which it would see a change, and to its seconds."""
 
-    def __init__(self, out: Path, jobs: int, verify: list[str]) -> None:
-        self.out, self.jobs, self.verify, self.within = out, jobs, verify, False
+    def __init__(self, out: Path, jobs: int) -> None:
+        self.out, self.jobs, self.within = out, jobs, False
         self.seen, self.reached = set[str](), set[str]()
         builtins.__compared__, builtins.__reached__ = self.compare_values, self.note  # type: ignore[attr-defined]
         sys.meta_path.insert(0, Sources(lambda file: compiled(file, Telling(file)) if ours(file) else None))
@@ -277,21 +273,7 @@ class Seen:
         self.write(IMPORTED, 0.0)
         files = [(file, list(items)) for file, items in groupby(session.items, key=lambda item: file_of(item.nodeid))]
         side_by_side(self.jobs, lambda first: self.files(files[first :: self.jobs], remembered))
-        side_by_side(self.jobs, lambda first: self.verified(self.verify[first :: self.jobs], remembered))
         return True
-
-    def verified(self, sources: list[str], remembered: list[Any]) -> None:
-        """What `verify` of some sources meets; those that it refutes as they are, are left out."""
-        for source in sources:
-            for cache in remembered:
-                cache.cache_clear()
-            self.seen.clear()
-            begun = time.perf_counter()
-            bad = refuted(source)
-            seconds = time.perf_counter() - begun
-            sys.stderr.write(f"verify {source}: {'refuted' if bad else 'equal'}, {seconds:.1f} s\n")
-            if not bad:
-                self.write(VERIFIED + source, seconds)
 
     def files(self, files: list[tuple[str, list[pytest.Item]]], remembered: list[Any]) -> None:
         """The tests of some files, each with fixtures of its own; those that fail are left out."""
@@ -446,7 +428,7 @@ class Mutants:
     def chosen(self, file: str, tests: set[str], others: bool) -> tuple[list[str], str]:
         """These, the quickest first, and then all others, as many as there is time for, and in as much time again those
         that start processes; and how many that is."""
-        candidates = self.items.keys() & (self.seconds.keys() if others else tests)  # without those of `verify`
+        candidates = self.items.keys() & (self.seconds.keys() if others else tests)
         first = self.quickest(candidates, tests)
         mirror = f"tests{file.removeprefix('txcalc').rpartition('/')[0]}/"  # what it tests may run in processes alone
         near = {test for test in self.starting if test.startswith(mirror)}
@@ -473,13 +455,9 @@ class Mutants:
         tests, note = self.chosen(mutant.file, calling, others=not swapped)
         if not tests:
             note = "the same value in every test" if reached else "no test evaluates it"
-        sources = sorted((caller for caller in calling if caller.startswith(VERIFIED)), key=self.seconds.__getitem__)
-        sources = [caller.removeprefix(VERIFIED) for caller in sources[: self.options.sources]]
-        return self.in_child(mutant, swapped, tests, sources), f"{note}, {len(sources)} of verify"
+        return self.in_child(mutant, swapped, tests), note
 
-    def in_child(
-        self, mutant: Mutant, swapped: list[tuple[CodeType, CodeType]], tests: list[str], sources: list[str]
-    ) -> str:
+    def in_child(self, mutant: Mutant, swapped: list[tuple[CodeType, CodeType]], tests: list[str]) -> str:
         """What a process of its own finds, and those that its tests start."""
         reader, writer = os.pipe()
         child = os.fork()
@@ -489,8 +467,6 @@ class Mutants:
             os.setpgrp()
             try:
                 verdict = self.swapped(swapped, tests) if swapped else self.imported(mutant, tests)
-                limited(sum(self.seconds[VERIFIED + source] for source in sources))
-                verdict = verdict or next((VERIFIED + source for source in sources if refuted(source)), "")
             except BaseException as error:  # it goes no further than this process
                 verdict = f"it cannot be imported: {error!r}"
             os.write(writer, verdict.encode())
@@ -546,18 +522,6 @@ def key(file: str) -> str:
 
 def ours(file: str) -> bool:
     return str(ROOT / file).startswith(PACKAGE)
-
-
-def refuted(source: str) -> bool:
-    """Whether `verify` with all oracles finds a difference in a model of `tests/data/tiny.toml`, or in the first layer
-    of any other source; or cannot be run."""
-    from txcalc import verify
-
-    tiny = tomllib.loads(TINY.read_text("utf-8")).get(source)
-    try:
-        return not (verify(tiny, oracles="all") if tiny else verify(source, oracles="all", layers=1)).ok
-    except Exception:
-        return True
 
 
 class First:
@@ -622,15 +586,13 @@ def main() -> int:
     about.add_argument("--slow", action="store_true", help="slow tests too")
     about.add_argument("--draw", type=int, default=1, help="the seed of the cases that the quick tier draws")
     about.add_argument("--every-case", action="store_true", help="all of them")
-    about.add_argument("--verify", nargs="+", metavar="SOURCE", default=[], help="with --map: these are run too")
-    about.add_argument("--sources", type=int, default=8, help="of those, the quickest so many for one")
     about.add_argument("--only", nargs="+", metavar="FILE:LINE", default=[])
     about.add_argument("--again", action="store_true")
     about.add_argument("--listed", action="store_true", help="those of mutants.json")
     about.add_argument("--under", nargs="+", default=FOLDERS)
     options = about.parse_args()
     if options.map is not None:
-        return int(pytest.main(quick(options), plugins=[Seen(map_of(options.results), options.jobs, options.verify)]))
+        return int(pytest.main(quick(options), plugins=[Seen(map_of(options.results), options.jobs)]))
     done = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.is_file() else []
     last = {identity(mutant): mutant for mutant in done}
     sample = [mutant for folder in options.under for mutant in drawn(folder, options.number, options.seed)]

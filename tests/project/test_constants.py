@@ -14,57 +14,47 @@ from math import fsum, isfinite
 from pkgutil import walk_packages
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec import Struct
 from paths import GOLDEN
 
 import txcalc
 
-pytestmark = pytest.mark.slow
 
-
-def numbers(value: object) -> Iterator[float]:
-    if isinstance(value, int | float | Fraction) and not isinstance(value, bool):
-        yield float(value)
+def numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, int | float | Fraction):
+        yield from [float(value)] * (type(value) is not bool and isfinite(value))
     elif isinstance(value, Mapping | tuple | list | Set):
         for item in value.items() if isinstance(value, Mapping) else value:
             yield from numbers(item)
-    else:
-        for name in getattr(value, "__struct_fields__", ()):
-            yield from numbers(getattr(value, name, None))
+    elif not isinstance(value, type):
+        yield from numbers([getattr(value, name, None) for name in getattr(value, "__struct_fields__", ())])
 
 
 def shown(value: object) -> str:
-    if isinstance(value, int | float | Fraction):
-        return "" if isinstance(value, bool) else f"{value}"
-    found = [number for number in numbers(value) if isfinite(number)]
-    return f"{len(found)} numbers, sum {fsum(found):.12g}" if found else ""
+    found = list(numbers(value))
+    return f"{value}" if isinstance(value, int | float) and found else f"{len(found)} numbers, sum {fsum(found):.12g}"
 
 
-def by_default(value: Any) -> dict[str, object]:
-    """What the arguments of a function, or the fields of a class, are by default."""
-    if inspect.isfunction(value):
-        return {item.name: item.default for item in inspect.signature(value).parameters.values()}
-    if issubclass(value, msgspec.Struct):
-        return dict(zip(reversed(value.__struct_fields__), reversed(value.__struct_defaults__), strict=False))
-    return getattr(value, "_field_defaults", {})
-
-
-def constants(path: str, owner: object, module: str, own: Set[str]) -> Iterator[str]:
-    """Of a module or a class: its own numbers, and those that its functions and classes take by default."""
+def constants(path: str, owner: Any, module: str, own: Set[str]) -> Iterator[str]:
+    """A module's or a class's own numbers, and what arguments of its functions and fields are by default."""
     for name, value in vars(owner).items():
         called = inspect.unwrap(getattr(value, "__func__", value))
-        if inspect.isfunction(called) or inspect.isclass(called):
-            if called.__module__ != module or (name.startswith("__") and name != "__init__"):
-                continue
-            defaults = ", ".join(f"{key}={text}" for key, item in by_default(called).items() if (text := shown(item)))
-            yield from [f"{path}.{name}({defaults})"] * bool(defaults)
-            if inspect.isclass(called):
-                yield from constants(f"{path}.{name}", called, module, own)
-        elif name in own and (text := shown(value)):
-            yield f"{path}.{name} = {text}"
+        if inspect.isfunction(called) and called.__module__ == module and (name == "__init__" or name[:2] != "__"):
+            defaults = {item.name: item.default for item in inspect.signature(called).parameters.values()}
+        elif inspect.isclass(called) and called.__module__ == module:
+            last = getattr(called, "__struct_defaults__", ()) if issubclass(called, Struct) else ()
+            fields = getattr(called, "__struct_fields__", ())[-len(last) :] if last else ()
+            defaults = getattr(called, "_field_defaults", dict(zip(fields, last, strict=True)))
+            yield from constants(f"{path}.{name}", called, module, own)
+        else:
+            defaults = {"": value} if name in own else {}
+        for key, item in defaults.items():
+            if any(True for _ in numbers(item)):
+                yield f"{path}.{name}{f'({key})' if key else ''} = {shown(item)}"
 
 
+@pytest.mark.slow
 def test_no_number_changes_unseen(update_golden: bool) -> None:
     pytest.importorskip("torch")
     found, path = list[str](), GOLDEN / "constants.txt"

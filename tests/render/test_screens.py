@@ -128,15 +128,29 @@ def test_a_screen_is_the_one_kept_and_nothing_is_cut(
     assert not cut
 
 
+LOAD = "--rate 0.8/s --context 8k --prompt 4k --ttft 2s --tpot 50ms --engine vllm"
+SHORT = {
+    f"deploy llama-3.1-70b --gpu h100-sxm:8@2.5 {LOAD}": 30,
+    f"deploy llama-3.1-70b --gpu h100-sxm:8@2.5 {LOAD} --simulate --requests 200": 33,
+    "train gemma-3-27b --gpu h100@2.5 --train-tokens 1T --deadline 30d --budget 1M": 40,
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("options", ["", "--simulate --requests 200"])
-def test_one_deployment_is_a_screen_of_30_lines(options: str) -> None:
-    load = "--rate 0.8/s --context 8k --prompt 4k --ttft 2s --tpot 50ms --engine vllm"
-    lines = screen(f"deploy llama-3.1-70b --gpu h100-sxm:8@2.5 {load} {options}", 80)
-    assert 20 < len(lines) <= (33 if options else 30)
+@pytest.mark.parametrize("command", SHORT)
+def test_a_plan_is_a_screen_of_30_or_40_lines(command: str) -> None:
+    assert 20 < len(screen(command, 80)) <= SHORT[command]
 
 
-WIDER = {"show gpt2": "/token, masked", "deploy gpt2 --gpu l4:1": "end to end", "fit gpt2 --gpu l4": "needed"}
+WIDER = {
+    "show gpt2": "/token, masked",
+    "deploy gpt2 --gpu l4:1": "end to end",
+    "fit gpt2 --gpu l4": "needed",
+    "kv gpt2": "per token",
+    "crossover gpt2 --no-formulas": "masked, of the context",
+    "scale --compute 1e21": "D fitted to",
+    "train gpt2 --gpu l4:1": "of the GPU",
+}
 
 
 @pytest.mark.parametrize("command", WIDER)

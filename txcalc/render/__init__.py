@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from txcalc.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -16,7 +18,8 @@ FORMATS = ("csv", "markdown", "latex", "html")
 
 
 def written(report: Report, form: str) -> str:
-    """A report in one of `FORMATS`."""
+    """A report in one of `FORMATS`, without the columns that only a wide terminal shows."""
+    report = replace(report, tables=[table.without_optional() for table in report.tables])
     return getattr(import_module(f"txcalc.render.{form}"), f"as_{form}")(report)  # type: ignore[no-any-return]
 
 

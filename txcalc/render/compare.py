@@ -47,8 +47,8 @@ def report(answer: Compare, form: str) -> Report:
     header = [
         f"{len(models)} models; × is the ratio to {models[0].name}",
         f"{answer.convention}; cache in {answer.convention.kv_dtype}",
-        "one sequence; FLOPs per token are averages over a prefill; attention core: scores and values, as a share of "
-        "FLOPs",
+        "one sequence, lengths in tokens; FLOPs per token: average over a prefill; attention core: scores and values, "
+        "share of FLOPs",
         *(_matches(answer.match, models[0].name) if answer.match else ()),
     ]
     return Report([Table("", headings, lines, name="comparison", crossed=True)], header, answer.notes)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from txcalc.questions.answers import ModelInfo
 from txcalc.questions.crossover import CacheCrossing, ClassicCrossing, Crossing, Crossover
-from txcalc.render.report import Report, Table, TableCell, byte_size, cell, column
+from txcalc.render.report import Report, Table, TableCell, byte_size, cell, column, percent
 from txcalc.units import iec
 
 NEVER = TableCell(None, "never")
@@ -19,7 +20,7 @@ def report(answer: Crossover, form: str) -> Report:
     models, full = list(by_model(answer.rows)), answer.detail or form != "table"
     tables: list[Table] = []
     for rows, model in zip(models, answer.models, strict=True):
-        tables.append(_lengths(rows, "" if full else model.summary[1]))
+        tables.append(_lengths(rows, model, "" if full else model.summary[1]))
         if full and (len({row.why for row in rows}) > 1 or answer.classic):  # a common reason is in the verdict
             tables += _closed_forms(rows, form)
         if full and (cache := [row for row in answer.cache if row.model == rows[0].model]):
@@ -75,16 +76,22 @@ def _verdict(rows: Sequence[Crossing], masked: bool) -> str:
     return f"{name}: attention {verb} as the feed-forward{when} ({ways[0]}{also})"
 
 
-def _lengths(rows: Sequence[Crossing], description: str) -> Table:
-    """One line per rule, with two lengths; `description` of the model, for the title."""
-    cells = {(row.rule, row.attention): cell(row.tokens) if row.tokens else NEVER for row in rows}
-    lines = [[rule, cells[rule, "dense"], cells[rule, "masked"]] for rule in dict.fromkeys(row.rule for row in rows)]
-    headings = ("rule", column("dense", "tokens"), column("masked", "tokens"))
-    model = rows[0].model
-    if len(f"{model}{description}") > LONGEST:
+def _lengths(rows: Sequence[Crossing], model: ModelInfo, description: str) -> Table:
+    """One line per rule, with two lengths; `description` of the model, for the title. A wide terminal shows their share
+    of the model's context too."""
+    context, tokens = model.context, {(row.rule, row.attention): row.tokens for row in rows}
+    ways = ("dense", "masked")
+    headings = ["rule", *(column(way, "tokens") for way in ways)]
+    headings += [f"{way}, of the context" for way in ways]
+    lines: list[list[object]] = []
+    for rule in dict.fromkeys(row.rule for row in rows):
+        lengths = [tokens[rule, way] for way in ways]
+        lines.append([rule, *(length or NEVER for length in lengths), *(percent(n, context) for n in lengths)])
+    if len(f"{model.name}{description}") > LONGEST:
         description = description.rpartition("; ")[2]  # the feed-forward
-    title = f"{model} ({description})" if description else model
-    return Table(f"{title}: crossover in tokens", headings, lines, name=f"{model}: crossover length")
+    title = f"{model.name} ({description})" if description else model.name
+    name = f"{model.name}: crossover length"
+    return Table(f"{title}: crossover in tokens", headings, lines, name=name, optional=frozenset({3, 4}))
 
 
 def _closed_forms(rows: Sequence[Crossing], form: str) -> Iterator[Table]:

@@ -22,6 +22,7 @@ from txcalc.render.report import (
     leading,
     percent,
     tabulate,
+    yes_or_no,
 )
 from txcalc.units import iec, number_of
 
@@ -169,7 +170,7 @@ def comparison(answer: DeployComparison) -> Report:
     answers = [plan for plan in answer.deployments if isinstance(plan, Deploy)]
     against = [f"{plan.layout.gpus} × {plan.gpu.name}: {serving.api(plan, plan.api)}" for plan in answers if plan.api]
     header = [*_advice(answer), *against, *(serving.shared_header(answers, speeds[0]) if speeds else [])]
-    return Report([Table("", headings, rows, left=frozenset({0, 2}), name="deployments")], header, list(notes))
+    return Report([Table("", headings, rows, left=frozenset({0, 1, 2}), name="deployments")], header, list(notes))
 
 
 def _judgement(answer: Deploy) -> tuple[TableCell, str | None]:
@@ -180,8 +181,7 @@ def _judgement(answer: Deploy) -> tuple[TableCell, str | None]:
         if answer.unsuited:
             word, reason = "not suited", serving.unsuited_reason(answer.unsuited, speed.checks)
         return TableCell(answer.fits, word, "red"), reason
-    word = "cheapest" if answer.times_cheapest == 1 else "yes" if answer.fits else "no"
-    return TableCell(answer.fits, word, "green" if answer.fits else "red"), None
+    return yes_or_no(answer.fits, "cheapest" if answer.times_cheapest == 1 else "yes"), None
 
 
 def _advice(answer: DeployComparison) -> list[str]:
@@ -275,7 +275,7 @@ def _caches(answer: Deploy) -> Table:
 def _layouts(answer: Deploy) -> Table:
     columns: list[Column[LayoutFit]] = [
         Column("layout", str),
-        Column("fits", lambda of: TableCell(of.fits, "yes" if of.fits else "no", "green" if of.fits else "red")),
+        Column("fits", lambda of: yes_or_no(of.fits)),
         Column(column("weights", "bytes"), lambda of: byte_size(of.weights_bytes)),
         Column(column("cache", "bytes"), lambda of: byte_size(of.cache_bytes)),
         Column(column("free", "bytes"), lambda of: byte_size(of.headroom_bytes)),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from txcalc.planning.shapes import Shape
 from txcalc.questions.design import Design
-from txcalc.render.report import Report, Table, TableCell, byte_size, cell, column, rounded
+from txcalc.render.report import Column, Report, Table, byte_size, column, rounded, tabulate, yes_or_no
 from txcalc.units import short
 
 
@@ -22,10 +21,10 @@ def report(answer: Design, form: str) -> Report:
         nearest = ((answer.largest_classic, "fits"), (answer.smallest_excess, "does not"))
         words = [f"L={shape.layers} D={shape.width} {verb}" for shape, verb in nearest if shape]
         header.append(f"{budget.text} at {answer.weights}: {', '.join(words)}")
-    tables = [_table(f"Best first: {answer.rule}", answer.rows, in_bytes, form)]
+    tables = [_table(f"Best first: {answer.rule}", answer.rows, in_bytes)]
     if answer.classic:
         title = "Well-known shapes, in this family"
-        tables.append(_table(title, answer.classic, in_bytes, form, verdicts=in_bytes))
+        tables.append(_table(title, answer.classic, in_bytes, verdicts=in_bytes))
     return Report(tables, header)
 
 
@@ -41,31 +40,26 @@ def _what_counts(answer: Design) -> str:
     return f"for weights in {answer.weights}, one sequence of {budget.context:,} tokens and its activations"
 
 
-def _table(title: str, shapes: Sequence[Shape], in_bytes: bool, form: str, verdicts: bool = False) -> Table:
+def _table(title: str, shapes: Sequence[Shape], in_bytes: bool, verdicts: bool = False) -> Table:
     """One row per shape; sizes that no shape has are left out. A wide terminal shows the aspect ratio too."""
-    experts = any(shape.active != shape.params for shape in shapes)
-    sizes: dict[Any, list[TableCell]] = {
-        "L": [cell(shape.layers) for shape in shapes],
-        "D": [cell(shape.width) for shape in shapes],
-        "h": [cell(shape.heads) for shape in shapes],
-        "h_kv": [cell(shape.kv_heads) for shape in shapes],
-        "F": [cell(shape.d_ff) for shape in shapes],
-        "parameters": [rounded(shape.params) for shape in shapes],
-    }
-    columns = {name: cells for name, cells in sizes.items() if any(size.value is not None for size in cells)}
-    if experts:
-        columns["active"] = [rounded(shape.active) for shape in shapes]
-    columns[column("memory", "bytes")] = [byte_size(shape.bytes) for shape in shapes]
-    cache = column("cache per token", "bytes", "cache\nper token")
-    columns[cache] = [byte_size(shape.cache_per_token) for shape in shapes]
-    budget_left = column("budget left", "bytes" if in_bytes else "", "budget\nleft")
-    columns[budget_left] = [(byte_size if in_bytes else rounded)(shape.spare) for shape in shapes]
+    sizes: list[Column[Shape]] = [
+        Column("L", lambda shape: shape.layers),
+        Column("D", lambda shape: shape.width),
+        Column("h", lambda shape: shape.heads),
+        Column("h_kv", lambda shape: shape.kv_heads),
+        Column("F", lambda shape: shape.d_ff),
+    ]
+    columns = [of for of in sizes if any(of.cell(shape) is not None for shape in shapes)]
+    columns.append(Column("parameters", lambda shape: rounded(shape.params)))
+    if any(shape.active != shape.params for shape in shapes):
+        columns.append(Column("active", lambda shape: rounded(shape.active)))
+    left = column("budget left", "bytes" if in_bytes else "", "budget\nleft")
+    columns += [
+        Column(column("memory", "bytes"), lambda shape: byte_size(shape.bytes)),
+        Column(column("cache per token", "bytes", "cache\nper token"), lambda shape: byte_size(shape.cache_per_token)),
+        Column(left, lambda shape: byte_size(shape.spare) if in_bytes else rounded(shape.spare)),
+    ]
     if verdicts:
-        columns["fits"] = [
-            TableCell(shape.fits, "yes" if shape.fits else "no", "green" if shape.fits else "red") for shape in shapes
-        ]
-    optional = frozenset((len(columns),)) if form == "table" else frozenset[int]()
-    if optional:
-        columns["D/L"] = [cell(f"{shape.width / shape.layers:.0f}") for shape in shapes]
-    rows = list(zip(*columns.values(), strict=True))
-    return Table(title, list(columns), rows, left=frozenset(), optional=optional)
+        columns.append(Column("fits", lambda shape: yes_or_no(shape.fits)))
+    columns.append(Column("D/L", lambda shape: f"{shape.width / shape.layers:.0f}", optional=True))
+    return tabulate(title, shapes, columns, left=())

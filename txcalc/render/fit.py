@@ -38,8 +38,8 @@ def report(answer: Fit, form: str) -> Report:
     optional = frozenset[int]()
     if one_format:
         headings[3:] = ["format", *["tokens/s"] * timed, column("left", "bytes", "free")]
-        optional = frozenset((len(headings),)) if form == "table" else optional
-        headings += [column("needed", "bytes")] * len(optional)
+        optional = frozenset((len(headings),))
+        headings.append(column("needed", "bytes"))
     lines: list[Sequence[Any]] = []
     groups: list[str] = []
     for name in model_names:
@@ -48,12 +48,12 @@ def report(answer: Fit, form: str) -> Report:
         size = next(text for least, text in SIZES if first.params >= least)
         if grouped and size not in groups:
             groups.append(size)
-            lines.append((TableCell(None, size), *[""] * (len(headings) - 1)))
+            lines.append((TableCell(None, size, "bold"), *[""] * (len(headings) - 1)))
         if one_format:
             speed = rows[0].tokens_per_s
             cells = [TableCell(rows[0].weights, rows[0].weights)]
-            cells += [TableCell(speed, three(speed) if speed else "")] * timed + [_room(rows[0])]
-            cells += [byte_size(rows[0].need_bytes)] * len(optional)
+            cells += [TableCell(speed, three(speed) if speed else "")] * timed
+            cells += [_room(rows[0]), byte_size(rows[0].need_bytes)]
         else:
             cells = [(_best if best_alone else _room)(row) for row in rows]
         lines.append((name, rounded(first.params), first.context, *cells))
@@ -67,8 +67,12 @@ def report(answer: Fit, form: str) -> Report:
         f"measured on {row.known['where']}; without activations" for row in answer.rows if row.known
     )
     if best_alone:
-        speeds, room = "; tokens/s: of one sequence" * timed, "; free: per GPU" * one_format
-        header.append(f"{'format' if one_format else 'per GPU'}: the widest that fits{speeds}{room}")
+        speeds, room = " and its tokens/s with one sequence" * timed, "; free: per GPU" * one_format
+        header.append(
+            f"format: the widest that fits{speeds}{room}"
+            if one_format
+            else f"each cell: the widest format that fits{speeds}"
+        )
     if grouped and (omitted := len(fitting) - len(served)):
         header.append(f"{omitted} of them, with an encoder or run by no engine, are left out (--all)")
     return Report([table], header, answer.notes, not answer.failed)

@@ -7,7 +7,7 @@ from typing import Any
 
 from txcalc.questions.formula import QUANTITIES, Derivation, Formula, FormulaRow, Letter
 from txcalc.render.latex import latex_text
-from txcalc.render.report import Report, Table, TableCell, cell
+from txcalc.render.report import Column, Report, Table, TableCell, cell, tabulate
 
 PREAMBLE = r"""\documentclass[a4paper]{article}
 \usepackage{amsmath}
@@ -111,10 +111,12 @@ def _letters(answer: Formula) -> Iterable[Letter]:
 
 
 def _legend(answer: Formula, form: str) -> Table:
-    rows = [
-        [_math(letter.letter, letter.latex, form), letter.meaning, cell(letter.value)] for letter in _letters(answer)
+    columns: list[Column[Letter]] = [
+        Column("letter", lambda letter: _math(letter.letter, letter.latex, form)),
+        Column("meaning", lambda letter: letter.meaning),
+        *[Column[Letter]("value", lambda letter: letter.value)] * (answer.model is not None),
     ]
-    return Table("Letters", ("letter", "meaning", "value"), rows, frozenset({0, 1}))
+    return tabulate("Letters", _letters(answer), columns, left=(0, 1))
 
 
 def _math(text: str, latex: str, form: str) -> TableCell:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from txcalc.num import ceil_div
 from txcalc.questions.kv import CacheRow, GenerationCost, Kv
 from txcalc.render.report import Report, Table, TableCell, byte_size, exact
-from txcalc.units import iec, short
+from txcalc.units import cache_bits_of, iec, short
 
 
 def report(answer: Kv, form: str) -> Report:
     """The caches over contexts, and what generating costs with and without one."""
     cross = any(row.cross_bytes is not None for row in answer.rows)
     if form == "table":
-        tables = [_by_batch(answer.rows)]
+        tables = [_by_batch(answer)]
     else:
         headings: list[object] = ["dtype", "context", "batch", "bytes", ""]
         headings += [TableCell("dense_bytes", "full attention"), TableCell("of dense", "of full")]
@@ -55,8 +55,10 @@ def _growth(answer: Kv, cross: bool) -> str:
     return f"{grows}, {answer.rows[0].dtype}"
 
 
-def _by_batch(rows: Sequence[CacheRow]) -> Table:
-    """A line per dtype and batch, a column per context; what share of full attention, and of it the encoder's."""
+def _by_batch(answer: Kv) -> Table:
+    """A line per dtype and batch, a column per context; what share of full attention, and of it the encoder's. A wide
+    terminal shows how the cache grows too."""
+    rows, cache = answer.rows, answer.cache
     contexts = dict.fromkeys(row.context for row in rows)
     several = len({row.dtype for row in rows}) > 1
     lines: dict[tuple[str, int], list[Any]] = {}
@@ -70,8 +72,14 @@ def _by_batch(rows: Sequence[CacheRow]) -> Table:
         below.append(["share of full attention", *map(_share, shares)])
     if len({row.cross_bytes for row in shares}) > 1:
         below.append([f"encoder's, batch {first[1]:,}", *(byte_size(row.cross_bytes or 0) for row in shares)])
-    headings = ["context", *(f"{context:,}" for context in contexts)]
-    return Table("", headings, [*lines.values(), *below], name="cache")
+    growth = {"per token": cache.elements_per_token, "fixed": cache.constant_elements}
+    shown = {name: number for name, number in growth.items() if number}
+    for (dtype, batch), line in lines.items():
+        line += [byte_size(ceil_div(number * batch * cache_bits_of(dtype), 8)) for number in shown.values()]
+    headings = ["context", *(f"{context:,}" for context in contexts), *shown]
+    optional = range(1 + len(contexts), len(headings))
+    table = [*lines.values(), *([*line, *[None] * len(shown)] for line in below)]
+    return Table("", headings, table, name="cache", optional=frozenset(optional))
 
 
 def _share(row: CacheRow) -> TableCell:
@@ -121,4 +129,4 @@ def _generation(cost: GenerationCost, what: str) -> list[Table]:
 
 def _times(without: int, with_cache: int) -> TableCell:
     ratio = Fraction(without, with_cache)
-    return TableCell(float(ratio), f"{float(ratio):.4g}" if ratio < 10**4 else short(ratio))
+    return TableCell(float(ratio), f"{float(ratio):,.4g}" if ratio < 10**4 else short(ratio))

@@ -50,11 +50,8 @@ def as_lines(report: Report, width: int) -> Iterator[Line]:
 def _without_optional(table: Table, width: int) -> Table:
     """A table without its optional columns, unless the terminal is wide and all columns fit side by side."""
     columns = [[*map(cell, column)] for column in zip(table.headings, *table.rows, strict=True)]
-    if not table.optional or (width >= WIDE and sum(map(_width, columns)) + GAP * (len(columns) - 1) <= width):
-        return table
-    kept = [i for i in range(len(columns)) if i not in table.optional]
-    headings, *rows = ([row[i] for i in kept] for row in (table.headings, *table.rows))
-    return replace(table, headings=headings, rows=rows, left=frozenset(kept.index(i) for i in table.left & {*kept}))
+    fits = width >= WIDE and sum(map(_width, columns)) + GAP * (len(columns) - 1) <= width
+    return table if fits or not table.optional else table.without_optional()
 
 
 def _with_flat_headings(table: Table, width: int) -> Table:
@@ -149,7 +146,7 @@ def _fit(table: Table, columns: list[Column], chosen: list[int], width: int) -> 
     """Widths of columns printed side by side, and whether they fit."""
     texts = [k for k, i in enumerate(chosen) if i in table.left]
     for joints in (JOINTS, FINE):
-        widths = [_width(columns[i]) for i in chosen]
+        widths = [*(natural := [_width(columns[i]) for i in chosen])]
         least, unbroken = [], 0
         for i in chosen:
             heading, *cells = columns[i]
@@ -161,12 +158,23 @@ def _fit(table: Table, columns: list[Column], chosen: list[int], width: int) -> 
         gap = 1 if narrow else GAP
         most = width - gap * gaps
         while sum(widths) > most and (shrinkable := [k for k in range(len(chosen)) if widths[k] > least[k]]):
-            widths[_cheapest(shrinkable, columns, chosen, widths)] -= 1
+            k = _cheapest(shrinkable, columns, chosen, widths)
+            widths[k] = max(least[k], _wrapped_width(columns[chosen[k]], widths[k] - 1, chosen[k] in table.left))
         if sum(widths) <= most:
+            for k in sorted(range(len(chosen)), key=lambda k: natural[k] - widths[k]):
+                if natural[k] - widths[k] <= most - sum(widths):
+                    widths[k] = natural[k]
             return (chosen, widths, gap), True
     while sum(widths) > most and (shrinkable := [k for k in texts if widths[k] > LEAST]):
         widths[max(shrinkable, key=widths.__getitem__)] -= 1
     return (chosen, widths, gap), False
+
+
+def _wrapped_width(column: Column, width: int, is_text: bool) -> int:
+    """The longest line of a column whose heading, and texts, wrap at `width`."""
+    heading, *cells = column
+    wrapped, unwrapped = (column, []) if is_text else ((heading,), cells)
+    return max(_width(unwrapped), *(len(line) for text in wrapped for line in wrap(text.text, width)))
 
 
 def _cheapest(shrinkable: list[int], columns: list[Column], chosen: list[int], widths: list[int]) -> int:

@@ -37,7 +37,7 @@ def column(name: str, unit: str = "", label: str = "") -> TableCell:
 
 def exact(number: object) -> TableCell:
     """An integer with separators."""
-    return TableCell(number, f"{number:,}" if isinstance(number, int) else str(number))
+    return TableCell(number, f"{number:,}".replace("-", "−") if isinstance(number, int) else str(number))
 
 
 def rounded(number: object) -> TableCell:
@@ -56,8 +56,8 @@ def leading(notes: Sequence[str]) -> Sequence[str]:
 
 
 def percent(part: Any, whole: Any) -> TableCell:
-    """A percentage, to a tenth; empty if the whole is 0."""
-    if not whole:
+    """A percentage, to a tenth; empty without a part, and if the whole is 0."""
+    if part is None or not whole:
         return TableCell(None, "")
     share = Fraction(part) / Fraction(whole)
     return TableCell(float(share), f"{float(100 * share):.1f} %")
@@ -89,6 +89,11 @@ def duration(value: float | None) -> TableCell:
 def times(copies: int) -> TableCell:
     """The number of copies; empty for one."""
     return TableCell(copies, f"{copies:,}" if copies > 1 else "")
+
+
+def yes_or_no(good: bool, yes: str = "yes", no: str = "no") -> TableCell:
+    """A word in green or red."""
+    return TableCell(good, yes if good else no, "green" if good else "red")
 
 
 def with_stars(paths: Sequence[str]) -> str:
@@ -129,6 +134,12 @@ class Table(Struct, frozen=True):
     crossed: bool = False
     optional: frozenset[int] = frozenset()
 
+    def without_optional(self) -> Table:
+        kept = [i for i in range(len(self.headings)) if i not in self.optional]
+        headings, *rows = ([row[i] for i in kept] for row in (self.headings, *self.rows))
+        left = frozenset(kept.index(i) for i in self.left if i in kept)
+        return replace(self, headings=headings, rows=rows, left=left, optional=frozenset())
+
 
 class Column(NamedTuple, Generic[Item]):
     """A column of a table with a row per item: its heading, and the cell of an item."""
@@ -138,11 +149,14 @@ class Column(NamedTuple, Generic[Item]):
     optional: bool = False  # only a wide terminal shows it
 
 
-def tabulate(title: str, items: Iterable[Item], columns: Sequence[Column[Item]]) -> Table:
+def tabulate(
+    title: str, items: Iterable[Item], columns: Sequence[Column[Item]], left: Sequence[int] = (0,), name: str = ""
+) -> Table:
     """A table with a row per item."""
-    headings, cells, optional = zip(*columns, strict=True)
+    headings, cells, are_optional = zip(*columns, strict=True)
     rows = [[cell_of(item) for cell_of in cells] for item in items]
-    return Table(title, headings, rows, optional=frozenset(i for i, is_optional in enumerate(optional) if is_optional))
+    optional = frozenset(i for i, is_optional in enumerate(are_optional) if is_optional)
+    return Table(title, headings, rows, frozenset(left), name=name, optional=optional)
 
 
 class Report(Struct, frozen=True):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from txcalc.planning.scaling import TOKENS_PER_PARAM
 from txcalc.questions.scale import ExpectedLoss, LawPrediction, RuleOfThumb, Scale
-from txcalc.render.report import Report, Table, TableCell, column, rounded
+from txcalc.render.report import Column, Report, Table, TableCell, column, rounded, tabulate
 from txcalc.units import short
 
 LONG = 1e6  # a perplexity from here on is written with an exponent
@@ -16,13 +16,10 @@ def report(answer: Scale, form: str) -> Report:
     """The predictions of each law for the given model and for the optimum, and the constants with their confidence."""
     cautions = answer.laws[0].warnings if form == "table" else ()  # of the headline, which data lack
     header = [_verdict(answer), _rule_of_thumb(answer), *cautions, answer.counts]
-    headings: list[object] = ["law", "N", "D", "D/N", column("loss", "nats"), "perplexity", "bits/token"]
-    headings += ["bits/byte"] if answer.bytes_per_token else []
     title = "Optimal model" if answer.optimal else "Given model"
-    tables = [Table(title, headings, [_row(law.name, law.asked) for law in answer.laws])]
+    tables = [_table(title, answer, lambda law: law.asked)]
     if not answer.optimal:
-        rows = [_row(law.name, law.best) for law in answer.laws]
-        tables.append(Table(f"Optimal for the same {_flops(answer.laws[0].compute)}", headings, rows))
+        tables.append(_table(f"Optimal for the same {_flops(answer.laws[0].compute)}", answer, lambda law: law.best))
     laws = [law for law in answer.laws if law.interval_95]
     constants = [
         [name, *(_round(value, 3) for value in (law.constants[name], *interval))]
@@ -56,10 +53,22 @@ def _sizes(point: ExpectedLoss | RuleOfThumb) -> str:
     return f"{short(point.params)} parameters on {short(point.train_tokens)} tokens"
 
 
-def _row(name: str, point: ExpectedLoss) -> list[Any]:
-    row = [name, rounded(point.params), rounded(point.train_tokens), _round(point.tokens_per_param, 1)]
-    row += [_round(point.loss, 3), _perplexity(point.perplexity), _round(point.bits_per_token, 3)]
-    return row if point.bits_per_byte is None else [*row, _round(point.bits_per_byte, 3)]
+def _table(title: str, answer: Scale, point: Callable[[LawPrediction], ExpectedLoss]) -> Table:
+    """A row per law; a wide terminal shows the largest sizes that it was fitted to."""
+    columns: list[Column[LawPrediction]] = [
+        Column("law", lambda law: law.name),
+        Column("N", lambda law: rounded(point(law).params)),
+        Column("D", lambda law: rounded(point(law).train_tokens)),
+        Column("D/N", lambda law: _round(point(law).tokens_per_param, 1)),
+        Column(column("loss", "nats"), lambda law: _round(point(law).loss, 3)),
+        Column("perplexity", lambda law: _perplexity(point(law).perplexity)),
+        Column("bits/token", lambda law: _round(point(law).bits_per_token, 3)),
+    ]
+    if answer.bytes_per_token:
+        columns.append(Column("bits/byte", lambda law: _round(point(law).bits_per_byte or 0, 3)))
+    columns.append(Column("N fitted to", lambda law: rounded(law.fitted.params[1]), optional=True))
+    columns.append(Column("D fitted to", lambda law: rounded(law.fitted.train_tokens[1]), optional=True))
+    return tabulate(title, answer.laws, columns)
 
 
 def _flops(number: float) -> str:

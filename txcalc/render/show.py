@@ -33,7 +33,7 @@ def report(answer: Show, form: str) -> Report:
         header.append(f"published: {answer.published}")
     header += [answer.checkpoint_summary] if answer.checkpoint_summary else []
     tables = [_convention(convention, workload.batch * workload.tokens) for convention in answer.conventions]
-    tables.append(_parts(answer, form))
+    tables.append(_parts(answer))
     towers = [_tower(name, tower, answer) for name, tower in answer.towers.items()]
     if full:
         tables += [*towers, _params(answer, form), _flops(answer, form), _memory(answer, form), _traffic(answer)]
@@ -103,41 +103,30 @@ def _by_kind(params: dict[str, int], flops: dict[str, int]) -> list[str]:
     return [kind for kind in KINDS if kind in params or kind in flops]
 
 
-def _parts(answer: Show, form: str) -> Table:
+def _parts(answer: Show) -> Table:
     """Parameters and FLOPs by part; a wide terminal shows the other way of counting attention too."""
     masked = answer.convention.attention == "masked"
-    params, flops = answer.params.by_kind, answer.flops.masked.by_kind if masked else answer.flops.by_kind
-    whole, cost = answer.params.total, answer.flops.masked.matmul if masked else answer.flops.forward.matmul
-    tokens = answer.workload.batch * answer.workload.tokens
+    way, other = ("masked", "dense") if masked else ("dense", "masked")
+    flops = {"dense": answer.flops.by_kind, "masked": answer.flops.masked.by_kind}
+    cost = {"dense": answer.flops.forward.matmul, "masked": answer.flops.masked.matmul}
+    params, tokens = answer.params.by_kind, answer.workload.batch * answer.workload.tokens
     rows: list[list[Any]] = []
-    for kind in _by_kind(params, flops):
-        number, spent = params.get(kind), flops.get(kind)
-        per_token = rounded(Fraction(spent, tokens)) if spent else ""
-        shares = percent(number, whole) if number else "", percent(spent, cost) if spent else ""
-        rows.append([kind_words(kind), cell(number), shares[0], per_token, cell(spent), shares[1]])
+    for kind in _by_kind(params, flops[way]):
+        number, spent = params.get(kind), flops[way].get(kind)
+        here, there = (rounded(Fraction(of[kind], tokens)) if of.get(kind) else "" for of in (flops[way], flops[other]))
+        shares = percent(number, answer.params.total), percent(spent, cost[way])
+        rows.append([kind_words(kind), cell(number), shares[0], here, cell(spent), shares[1], there])
     total = TableCell(1, "100 %")
-    rows.append(["total", cell(whole), total, rounded(Fraction(cost, tokens)), cell(cost), total])
+    here, there = (rounded(Fraction(cost[which], tokens)) for which in (way, other))
+    rows.append(["total", cell(answer.params.total), total, here, cell(cost[way]), total, there])
     known = answer.known["params"].text, answer.known["flops_masked" if masked else "flops"].text
-    way = "masked" if masked else "dense"
     names = ["parameters", "share of parameters", f"FLOPs per token, {way}", f"FLOPs, {way}", "share of FLOPs"]
-    labels = ("parameters", "share", "/token", "FLOPs", "share")
-    headings = ["part", *(TableCell(name, text) for name, text in zip(names, labels, strict=True))]
+    labels = ("parameters", "share", "FLOPs/token", "FLOPs", "share")
+    headings = ["part", *map(TableCell, names, labels), f"FLOPs/token, {other}"]
     evidence = dict(zip(names, [known[0]] * 2 + [known[1]] * 3, strict=True))
     both = " (dense)" if answer.has_windows and not masked else ""
     title = f"By part: parameters {known[0]}, FLOPs{both} {known[1]}"
-    optional = []
-    if form == "table":
-        costs = answer.flops.by_kind if masked else answer.flops.masked.by_kind
-        other = [
-            *(costs.get(kind) for kind in _by_kind(params, flops)),
-            answer.flops.forward.matmul if masked else answer.flops.masked.matmul,
-        ]
-        headings.append(f"/token, {'dense' if masked else 'masked'}")
-        rows = [
-            [*row, rounded(Fraction(spent, tokens)) if spent else ""] for row, spent in zip(rows, other, strict=True)
-        ]
-        optional = [len(headings) - 1]
-    return Table(title, headings, rows, total=True, name="parts", known=evidence, optional=frozenset(optional))
+    return Table(title, headings, rows, total=True, name="parts", known=evidence, optional=frozenset({6}))
 
 
 def _tower(name: str, tower: Tower, answer: Show) -> Table:
@@ -147,9 +136,10 @@ def _tower(name: str, tower: Tower, answer: Show) -> Table:
     rows: list[list[Any]] = []
     for kind in _by_kind(params, flops):
         number, spent = params.get(kind), flops.get(kind)
-        weights = (percent(number, whole), iec(sizes[kind])) if number else ("", "")
-        share = percent(spent, cost) if spent else ""
-        rows.append([kind_words(kind), cell(number), *weights, cell(spent), share])
+        weights = iec(sizes[kind]) if number else ""
+        rows.append(
+            [kind_words(kind), cell(number), percent(number, whole), weights, cell(spent), percent(spent, cost)]
+        )
     total = TableCell(1, "100 %")
     rows.append(["total", cell(whole), total, iec(tower.memory.weights_bytes), cell(cost), total])
     batch = answer.workload.batch

@@ -8,8 +8,21 @@ from typing import Any
 from txcalc.planning.training.answer import MAX_GPUS, OnAccelerator, TrainingRun
 from txcalc.planning.training.memory import CATEGORIES, RESERVED
 from txcalc.planning.utilisation import COMPUTED
-from txcalc.questions.train import Accelerators, RankMemory, SearchSummary, Train
-from txcalc.render.report import Report, Table, TableCell, byte_size, column, duration, exact, leading, percent, rounded
+from txcalc.questions.train import Accelerators, RankedLayout, RankMemory, SearchSummary, Train
+from txcalc.render.report import (
+    Column,
+    Report,
+    Table,
+    TableCell,
+    byte_size,
+    column,
+    duration,
+    exact,
+    leading,
+    percent,
+    rounded,
+    tabulate,
+)
 from txcalc.units import iec, number_of, seconds, short, si_bytes
 
 MAX_RANKS = 10
@@ -34,7 +47,7 @@ def report(answer: Train, form: str) -> Report:
     """Whether it fits, and how fast it is; memory and time; with `detail`, and in forms that are read by programs,
     ranks, limits, every convention of MFU, communication and the whole run too."""
     search, full = answer.search, answer.detail or form != "table"
-    header = [_verdict(answer), answer.model.summary[0], _headline_place(answer), _batch(answer)]
+    header = [_verdict(answer), _headline_place(answer), _batch(answer)]
     if answer.has_frozen_weights:
         trained, params = answer.trained_params, answer.model.params
         layers = "every linear layer" if "all" in answer.adapted else " and ".join(answer.adapted)
@@ -44,9 +57,8 @@ def report(answer: Train, form: str) -> Report:
         header.append(f"trains {trained:,} of {params:,} parameters ({share}): adapters on {layers}")
     if search and search.too_few and not search.refused:
         header.append(f"{answer.gpu.count:,} GPUs are the fewest: no layout was found that fits on {search.too_few:,}")
-    if not full:
-        header += [_limit_line(answer), *([_run_line(answer.run)] if answer.run else [])]
-    best = [_search(search, full)] if search else []
+    header += [_limit_line(answer), *([_run_line(answer.run)] if answer.run and not full else [])]
+    best = [_search(search, answer.gpu, full)] if search else []
     tables = [*best, _memory(answer.fullest, "the fullest GPU", answer.gpu, full)]
     if answer.rank:
         tables.append(_memory(answer.rank, "the requested rank", answer.gpu, full))
@@ -78,7 +90,7 @@ def _verdict(answer: Train) -> str:
             cost = "" if run.cost is None else f", cost {_amount(run.cost)}"
             verdict += f"; run: {_days(run.days)}{cost}"
             if run.deadline and run.days > run.deadline.days:
-                verdict += f"; over the deadline: {run.deadline.gpus:,} GPUs at this speed meet it"
+                verdict += f"; over the deadline: {run.deadline.gpus:,} GPUs are enough"
             if run.budget and run.budget.tokens < run.train_tokens:
                 verdict += f"; over the budget: {_amount(run.budget.money)} pays for {short(run.budget.tokens)} tokens"
     return verdict
@@ -104,7 +116,7 @@ def _headline_place(answer: Train) -> str:
     zero = f", ZeRO-{answer.layout.zero}" if answer.layout.zero else ""
     pipeline = f", {answer.recipe.schedule}" if answer.recipe.schedule else ""
     accelerators = f"{answer.gpu.count:,} × {answer.gpu.name}"
-    return f"{accelerators}; {answer.layout.layout}{zero}{pipeline}; {answer.recipe.framework}"
+    return f"{answer.model.name} on {accelerators}; {answer.layout.layout}{zero}{pipeline}; {answer.recipe.framework}"
 
 
 def _batch(answer: Train) -> str:
@@ -140,30 +152,27 @@ def _run_line(run: TrainingRun) -> str:
         limits = f"; {number_of('GPU', run.deadline.gpus)} within {seconds(run.deadline.days * 86400)}"
     if run.budget and run.budget.tokens >= run.train_tokens:
         limits += f"; {_amount(run.budget.money)} pays for {short(run.budget.tokens)} tokens"
-    return f"{short(run.train_tokens)} tokens: {_days(run.days)}, {_amount(run.gpu_hours)} GPU-hours{energy}{limits}"
+    return f"{short(run.train_tokens)} tokens: {_amount(run.gpu_hours)} GPU-hours{energy}{limits}"
 
 
-def _search(search: SearchSummary, full: bool) -> Table:
+def _search(search: SearchSummary, gpu: Accelerators, full: bool) -> Table:
     shown = search.best[: None if full else SHOWN_LAYOUTS]
-    several = full or len({row.recompute for row in shown}) > 1  # else the header has it
-    framework = full or len({row.framework for row in shown}) > 1
-    rows = [
-        [
-            f"{row.framework} {row.layout}" if framework else str(row.layout),
-            exact(row.micro_batch),
-            *[row.recompute] * several,
-            byte_size(row.reserved_bytes),
-            duration(row.step_s),
-            _rate(row.tokens_per_s_per_gpu),
-        ]
-        for row in shown
+    framework = full or len({row.framework for row in shown}) > 1  # else the header has it
+    columns: list[Column[RankedLayout]] = [
+        Column("layout", lambda row: f"{row.framework} {row.layout}" if framework else str(row.layout)),
+        Column(column("micro", "", "micro-batch"), lambda row: row.micro_batch),
+        Column(column("reserved", "bytes"), lambda row: byte_size(row.reserved_bytes)),
+        Column(column("step", "s"), lambda row: duration(row.step_s), optional=not full),
+        Column("tokens/s", lambda row: _rate(row.tokens_per_s_per_gpu)),
+        Column("free", lambda row: byte_size(gpu.usable_bytes - row.reserved_bytes), optional=True),
+        Column("recompute", lambda row: row.recompute, optional=True),
     ]
-    recompute = ["recompute"] * several
-    headings = ("layout", "micro", *recompute, column("reserved", "bytes"), column("step", "s"), "tokens/s")
+    if full or len({row.recompute for row in shown}) > 1:
+        columns.insert(2, columns.pop()._replace(optional=False))
     which = "The smallest layout that was computed" if search.refused else "The fastest layouts that fit"
     name = f"{which} (tokens/s per GPU)"
     number = f"The fastest layouts: about {search.fitting:,} of {search.considered:,} fit (tokens/s per GPU)"
-    return Table(name if search.refused else number, headings, rows, name=name)
+    return tabulate(name if search.refused else number, shown, columns, name=name)
 
 
 def _memory(rank: RankMemory, which: str, gpu: Accelerators, full: bool) -> Table:
@@ -172,47 +181,42 @@ def _memory(rank: RankMemory, which: str, gpu: Accelerators, full: bool) -> Tabl
     small = [name for name, size in sizes.items() if size < NEGLIGIBLE * whole]
     if len(small) > 1 and not full:
         sizes["other"] = sum(sizes.pop(name) for name in small)
-    rows: list[list[Any]] = [[name, exact(size), iec(size), percent(size, whole)] for name, size in sizes.items()]
     ratio = RESERVED[0] / RESERVED[1]
-    rows.append(_sum("allocated" if full else f"allocated (reserved: × {ratio})", whole))
-    if rank.collective_bytes:
-        rows.append(_sum("collective buffers", rank.collective_bytes))
-    if full:
-        rows.append(_sum(column("reserved", "", f"reserved (× {ratio})"), rank.reserved_bytes))
-    if full and gpu.memory_bytes > gpu.visible_bytes:
-        rows.append(_sum("driver or system", gpu.memory_bytes - gpu.visible_bytes))
-    if full and gpu.visible_bytes > gpu.usable_bytes:
-        rows.append(_sum("CUDA context", gpu.visible_bytes - gpu.usable_bytes))
     free = gpu.usable_bytes - rank.reserved_bytes
-    if full or free < 0:  # else the first line tells
-        rows.append(_sum("free", free) if free >= 0 else _sum("over by", -free))
-    if rank.host_bytes:
-        rows.append(_sum("offloaded to the host", rank.host_bytes))
+    sums: list[tuple[object, int, bool]] = [  # name, bytes, and whether they are shown
+        ("allocated" if full else f"allocated (reserved: × {ratio})", whole, True),
+        ("collective buffers", rank.collective_bytes, rank.collective_bytes > 0),
+        (column("reserved", "", f"reserved (× {ratio})"), rank.reserved_bytes, full),
+        ("driver or system", gpu.memory_bytes - gpu.visible_bytes, full and gpu.memory_bytes > gpu.visible_bytes),
+        ("CUDA context", gpu.visible_bytes - gpu.usable_bytes, full and gpu.visible_bytes > gpu.usable_bytes),
+        ("free" if free >= 0 else "over by", abs(free), full or free < 0),  # else the first line tells
+        ("offloaded to the host", rank.host_bytes, rank.host_bytes > 0),
+    ]
+    parts = [(name, size, percent(size, whole)) for name, size in sizes.items()]
+    rows = [*parts, *((name, size, None) for name, size, is_shown in sums if is_shown)]
+    columns: list[Column[tuple[Any, int, TableCell | None]]] = [
+        Column("", lambda row: row[0]),
+        Column(column("bytes", "bytes"), lambda row: row[1]),
+        Column("", lambda row: iec(row[1])),
+        Column(column("share", "", "of peak"), lambda row: row[2]),
+        Column("of the GPU", lambda row: percent(row[1], gpu.usable_bytes), optional=True),
+    ]
     where = f"rank {rank.rank:,}, stage {rank.stage}, {MOMENTS[rank.moment]}"
-    return Table(
-        f"Peak memory of {which} ({where})", ("", column("bytes", "bytes"), "", column("share", "", "of peak")), rows
-    )
-
-
-def _sum(name: object, size: int) -> list[Any]:
-    return [name, exact(size), iec(size), ""]
+    return tabulate(f"Peak memory of {which} ({where})", rows, columns)
 
 
 def _ranks(ranks: Sequence[RankMemory]) -> Table:
-    rows = [
-        [
-            exact(rank.rank),
-            exact(rank.count),
-            exact(rank.stage),
-            " ".join(map(str, rank.in_flight)),
-            byte_size(rank.allocated_bytes),
-            byte_size(rank.reserved_bytes),
-        ]
-        for rank in sorted(ranks, key=lambda rank: -rank.allocated_bytes)[:MAX_RANKS]
-    ]
+    fullest = sorted(ranks, key=lambda rank: -rank.allocated_bytes)[:MAX_RANKS]
     suffix = f", the {MAX_RANKS} fullest of {len(ranks)}" if len(ranks) > MAX_RANKS else ""
-    headings = ("first rank", "count", "stage", "in flight", column("allocated", "bytes"), column("reserved", "bytes"))
-    return Table(f"Memory per rank (identical ranks grouped){suffix}", headings, rows)
+    columns: list[Column[RankMemory]] = [
+        Column("first rank", lambda rank: rank.rank),
+        Column("count", lambda rank: rank.count),
+        Column("stage", lambda rank: rank.stage),
+        Column("in flight", lambda rank: " ".join(map(str, rank.in_flight))),
+        Column(column("allocated", "bytes"), lambda rank: byte_size(rank.allocated_bytes)),
+        Column(column("reserved", "bytes"), lambda rank: byte_size(rank.reserved_bytes)),
+    ]
+    return tabulate(f"Memory per rank (identical ranks grouped){suffix}", fullest, columns)
 
 
 def _limits(answer: Train) -> Table:
@@ -234,10 +238,11 @@ def _limits(answer: Train) -> Table:
 
 
 def _time(answer: Train, spent: dict[str, float], least: float) -> Table:
-    """Causes with more than a share `least` of the step, and the sum of the others."""
+    """Causes with more than a share `least` of the step, and the sum of the others if that is more too."""
     step = answer.step_s
-    shown = {name: value for name, value in spent.items() if value > least * (step.achievable or 0)}
-    if other := sum(spent.values()) - sum(shown.values()):
+    smallest = least * (step.achievable or 0)
+    shown = {name: value for name, value in spent.items() if value > smallest}
+    if (other := sum(spent.values()) - sum(shown.values())) > smallest:
         shown["other"] = other
     rows: list[list[Any]] = [
         [CAUSES.get(name, name), duration(value), percent(value, step.achievable)] for name, value in shown.items()

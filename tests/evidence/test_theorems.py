@@ -109,11 +109,6 @@ def test_a_figure_that_depends_on_the_number_of_layers_is_proved_for_every_numbe
     assert all(evidence.how == "proved" for evidence in (show(model).known[name] for name in ("params", "flops")))
 
 
-@pytest.mark.parametrize("quantity", ["params", "flops"])
-def test_a_description_on_one_line_inherits(quantity: str) -> None:
-    assert inherited(load(TOY), quantity) is not None
-
-
 def test_equal_sizes_and_multiples_are_structure() -> None:
     grouped, alike, single = (units(load(TOY, {"h_kv": n}))[1].key for n in (2, 6, 1))
     assert len({grouped, alike, single}) == 3
@@ -154,8 +149,8 @@ def test_a_total_without_one_of_its_leaves_is_not_proved(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("name", "changes"), [("gemma-3-4b", {}), (TOY, {"norm.place": "after", "window": 50})])
-def test_a_layer_without_a_norm_of_its_description_is_not_proved(
-    name: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_a_layer_without_one_of_its_norms_is_not_proved(
+    name: str, changes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where it is the sum of smaller structures, which are built in the same way."""
     model, children = load(name, changes), Block.children
@@ -294,16 +289,13 @@ def shown(how: str, *domains: str) -> list[QuantityEvidence]:
 )
 def test_several_proofs_hold_together_where_each_does(domains: list[str], domain: str) -> None:
     assert common(domains) == domain and theorems.weakest(shown("proved", *domains)) == ("proved", domain)
+    measured = shown("measured", "at 73 sizes around windows of 2, 3, 5, 8", "at 11 sizes")
+    assert theorems.weakest([*shown("proved", *domains), *measured]) == ("measured", "at 11 sizes")  # the fewest
 
 
 def test_a_domain_bounds_each_length_by_itself() -> None:
     for letter, length in zip(("B", "T", "past", "T_src"), work := Workload(5, 6, 7, 8), strict=False):
         assert [covers(f"all {letter} ≥ {bound}", work) for bound in (length, length + 1)] == [True, False]
-
-
-def test_of_several_measurements_the_one_at_the_fewest_sizes_counts() -> None:
-    measured = shown("measured", "at 73 sizes around windows of 2, 3, 5, 8", "at 11 sizes")
-    assert theorems.weakest([*shown("proved", "all B, T ≥ 1"), *measured]) == ("measured", "at 11 sizes")
 
 
 # Structures that are the sum of smaller ones.

@@ -1,4 +1,4 @@
-"""Wrong formulas that keep their mark: `python tests/scripts/tamper.py [--drawn 60] [--seed 1]`, two minutes.
+"""Wrong formulas that keep their mark: `python tests/scripts/tamper.py [--drawn 60] [--seed 1]`, six minutes.
 
 Each tamper is an edit of a source file: those of `data/tampers.toml`, by hand, and others drawn from all of `parts/`,
 the ledger and the rules of gradients (an operator, a constant or a letter is another). A process of its own runs with

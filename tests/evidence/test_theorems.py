@@ -125,7 +125,8 @@ def test_an_activation_that_does_nothing_is_not_one_that_is_absent(form: str, ke
 
 def test_a_structure_has_its_own_theorem() -> None:
     assert {unit.name for unit in units(load("gemma-3-27b"))} == {"frame", "layer local", "layer global"}
-    assert [unit.name for unit in units(load("t5-small"))] == ["whole"]
+    (whole,) = units(load("t5-small"))
+    assert whole.name == "whole" and splits.components(whole) == []  # no sum of its last stack
     keys = {unit.key for name in ("gpt2", "llama-3.1-8b", "mixtral-8x7b") for unit in units(load(name))}
     assert len(keys) == 6
 
@@ -148,10 +149,13 @@ def test_a_total_without_one_of_its_leaves_is_not_proved(monkeypatch: pytest.Mon
     assert {show(TOY).known[name].how for name in ("params", "active", "flops")} == {"modelled"}
 
 
+def test_parameters_other_than_a_preset_states_are_not_proved() -> None:
+    how = [show(build({**load(TOY).raw, "params": n}, "toy")).known["params"].how for n in (load(TOY).params, 12_345)]
+    assert how == ["proved", "modelled"]
+
+
 @pytest.mark.parametrize(("name", "changes"), [("gemma-3-4b", {}), (TOY, {"norm.place": "after", "window": 50})])
-def test_a_layer_without_one_of_its_norms_is_not_proved(
-    name: str, changes: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_layer_without_a_norm_is_not_proved(name: str, changes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it is the sum of smaller structures, which are built in the same way."""
     model, children = load(name, changes), Block.children
     assert inherited(model, "params") is not None
@@ -325,11 +329,6 @@ def test_a_layer_that_is_more_than_the_sum_of_its_parts_inherits_nothing(
     monkeypatch.setattr(splits, "components", lambda unit: [p for i, p in enumerate(components(unit)) if i != lost])
     model, layer = combined()
     assert theorems.bearing(layer) == [] and theorems.inheritance(model) == {}
-
-
-def test_a_model_of_two_stacks_is_no_sum_of_its_last_one() -> None:
-    (whole,) = (unit for unit in units(build(TINY["whisper"], "whisper")) if unit.name == "whole")
-    assert splits.components(whole) == []
 
 
 @pytest.mark.slow

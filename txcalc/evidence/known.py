@@ -95,10 +95,14 @@ def all_known(
     with_scores  the same with attention probabilities stored for backward
     """
     inherited = theorems.inheritance(model, tuple(quantities.values()), printed, with_scores)
-    published = bool(model.description.published) and model.description.params == model.params
+    stated = model.description.params  # with notes: of a model before a change
+    published = bool(model.description.published) and stated == model.params
+    other_than_stated = stated not in (None, model.params) and not model.notes
     evidence = {}
     for name, quantity in quantities.items():
         known = Evidence(*inherited[quantity]) if quantity in inherited else MODELLED
+        if other_than_stated and quantity in theorems.WEIGHTS:
+            known = MODELLED
         outside = printed is not None and known.how != "measured" and not domains.covers(known.where, printed.work)
         if outside:
             known = Evidence("modelled", f"{known.how} only for {known.where}")

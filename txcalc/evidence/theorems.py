@@ -26,6 +26,7 @@ from txcalc.evidence.formulas import (
     KEPT as KEPT,
     LAST as LAST,
     PROMPT,
+    WEIGHTS as WEIGHTS,
     Formulas as Formulas,
     agrees,
     agrees_whole,

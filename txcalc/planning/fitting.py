@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -13,13 +13,15 @@ from txcalc.hardware import Accelerator
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.serving.deployment import with_offload
+from txcalc.planning.serving.deployment import Planner, choices, with_offload
 from txcalc.planning.serving.engine import EngineConfig, Reserve, engine as engine_config, on_accelerator
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import engines_for, is_personal
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.offload import OffloadRequest, is_single_decoder
+from txcalc.planning.serving.points import Slo, request
 from txcalc.planning.serving.rank_memory import RankBytes
+from txcalc.planning.serving.sizing import Sizing
 
 
 class CardSet(NamedTuple):
@@ -116,23 +118,18 @@ class FormatFits:
     def __init__(self, model: Model, engine: EngineConfig, length: int, whole: Sharding | None = None) -> None:
         self.model, self.engine, self.length = model, engine, length
         self.sharding = whole if whole and not engine.offload else Sharding(model, False, engine.offload)
-        self.by_layout: dict[Layout, tuple[str, list[RankBytes], int]] = {}
+        self.single: tuple[list[RankBytes], int] | None = None  # of one accelerator, which kinds of them share
 
     def on(self, card: CardSet) -> ModelFit:
-        """The fit on a set of accelerators: in the first layout of `_split`, or in copies on fewer of them if these are
-        sooner with one sequence."""
+        """The fit on a set of accelerators, in the layout that `deploy` takes for one user."""
         model, engine, offload, kind = self.model, self.engine, self.engine.offload, card.accelerator
         host = offload.host if offload else None
         name = engine.weights.name
         try:
-            by_layers = engine.memory is not None and engine.memory.profile.rules.stages
-            layouts = self._supported(_split(self.sharding, card.number, bool(kind.link), by_layers))
+            layout, ranks, needed = self._in_best_layout(card)
         except InputError as error:
             return ModelFit.refusal(model, name, engine.weights_name, card.name, self.length, str(error))
-        available = engine.reserve.available(kind)
-        layout, *copies = layouts
-        text, ranks, needed = self.by_layout[layout]
-        room = available - needed
+        room = engine.reserve.available(kind) - needed
         ram_free = None
         if host:
             ram_free = host.memory - sum(rank.ram(self.length, 1) * rank.stage.copies for rank in ranks)
@@ -140,18 +137,13 @@ class FormatFits:
         bandwidth_known, seconds = not (offload and offload.cuts) or (host and host.bandwidth), None
         if bandwidth_known and not short and not card.bare and ranks[0].caching:
             seconds = step(model, self.sharding, layout.replica, kind, engine, self.length)
-            for copy in () if by_layers else copies:  # llama.cpp computes chunks of a prompt on all GPUs at once
-                sooner = step(model, self.sharding, copy.replica, kind, engine, self.length)
-                if seconds and sooner and sooner < seconds and self.by_layout[copy][2] <= available:
-                    seconds, (text, ranks, needed) = sooner, self.by_layout[copy]
-                    room = available - needed
         return ModelFit(
             model=model.name,
             params=model.params,
             weights=name,
             asked=engine.weights_name,
             gpu=card.name,
-            layout=text,
+            layout=str(layout),
             context=self.length,
             fits=not short,
             need_bytes=needed,
@@ -165,39 +157,18 @@ class FormatFits:
             listed=_is_usual(model),
         )
 
-    def _supported(self, ways: Iterable[Layout]) -> list[Layout]:
-        """The first layout that the format and the engine support, and its copies on fewer accelerators; stores their
-        ranks and needed bytes in `by_layout`. Errors: the first layout's `InputError` if there is none."""
-        refused: InputError | None = None
-        supported: list[Layout] = []
-        for layout in ways:
-            if supported and layout.dp == supported[-1].dp:
-                continue  # another way to split over as many
-            try:
-                if layout not in self.by_layout:
-                    stages = self.sharding.stages(layout.replica)
-                    ranks = [RankBytes(self.model, stage, self.engine, layout.replica) for stage in stages]
-                    self.by_layout[layout] = str(layout), ranks, max(needed_bytes(rank, self.length) for rank in ranks)
-                supported.append(layout)
-            except InputError as error:
-                refused = refused or error
-        if not supported:
-            assert refused is not None
-            raise refused
-        return supported
-
-
-def _split(sharding: Sharding, number: int, linked: bool, by_layers: bool) -> Iterator[Layout]:
-    """Layouts of a model on `number` accelerators: one replica, tensor parallel, with expert parallelism, or by layers
-    (first if no link is known, alone in llama.cpp); then ever more copies, each on fewer of them."""
-    for copies in (n for n in range(1, number + 1) if number % n == 0):
-        size = number // copies
-        tensor = [Layout(tp=size), *[Layout(tp=size, ep=size)] * sharding.has_experts]
-        pipeline = Layout(pp=size)
-        ways = [pipeline] if by_layers else [*tensor, pipeline] if linked else [pipeline, *tensor[::-1]]
-        for layout in dict.fromkeys(ways if size > 1 else [Layout()]):
-            if not sharding.faults(layout):
-                yield layout.replace(dp=copies)
+    def _in_best_layout(self, card: CardSet) -> tuple[Layout, list[RankBytes], int]:
+        """The layout, a rank of each of its stages, and the bytes that the fullest needs. Errors: `InputError`."""
+        if card.number > 1:
+            planner = Planner(self.model, card.accelerator, self.engine)
+            sizing = Sizing(planner, request(self.length), self.length, 1, Slo(), {})
+            layouts = sizing.ranked(card.number) or choices(planner, card.number, self.length, 1, {})
+            ranks = list(planner.ranks(layouts[0].layout))
+            return layouts[0].layout, ranks, max(needed_bytes(rank, self.length) for rank in ranks)
+        if self.single is None:
+            ranks = [RankBytes(self.model, stage, self.engine) for stage in self.sharding.stages(Layout())]
+            self.single = ranks, needed_bytes(ranks[0], self.length)
+        return Layout(), *self.single
 
 
 def step(

@@ -45,10 +45,15 @@ class CacheGrowth(Answer):
     constant_bytes: int | None
 
     @classmethod
-    def of(cls, per_token: int | None, constant: int | None, windows_full_at: int | None, bits: int) -> Self:
-        """The growth in elements, and at `bits` per element."""
-        in_bytes = [None if number is None else ceil_div(number * bits, 8) for number in (per_token, constant)]
-        return cls(per_token, constant, windows_full_at, *in_bytes)
+    def of(cls, per_token: int | None, constant: int | None, windows_full_at: int | None, dtype: str) -> Self:
+        """The growth in elements, and in bytes of a dtype."""
+        growth = cls(per_token, constant, windows_full_at, None, None)
+        return cls(per_token, constant, windows_full_at, *growth.in_bytes(dtype))
+
+    def in_bytes(self, dtype: str, batch: int = 1) -> list[int | None]:
+        """Bytes per token, and constant bytes, of a batch in a dtype."""
+        bits, numbers = batch * cache_bits_of(dtype), (self.elements_per_token, self.constant_elements)
+        return [None if number is None else ceil_div(number * bits, 8) for number in numbers]
 
 
 class GenerationConvention(Answer):
@@ -146,7 +151,7 @@ def kv(
     return Kv(
         model=ModelInfo.of(model),
         source=sources.pop() if len(sources) == 1 else None,
-        cache=CacheGrowth.of(*ledgers[-1].cache_now[:2], ledgers[-1].full_at, cache_bits_of(dtypes[0])),
+        cache=CacheGrowth.of(*ledgers[-1].cache_now[:2], ledgers[-1].full_at, dtypes[0]),
         holds=holders(ledgers[-1]),
         rows=cache_rows(ledgers, batches, dtypes, model.has_encoder_apart),
         generation=generation_cost(model, contexts, start, attention) if without_cache else None,
@@ -173,7 +178,7 @@ def measured_cache(
     # A part is fixed if two lengths agree on it: windows and compressed caches may still fill at the longest.
     fixed = [elements - tokens * step for tokens, (elements, step) in zip(contexts, module.caches, strict=True)]
     constant = fixed[-1] if len(fixed) > 1 and fixed[-2] == fixed[-1] else None
-    growth = CacheGrowth.of(module.caches[-1][1], constant, None, cache_bits_of(dtypes[0]))
+    growth = CacheGrowth.of(module.caches[-1][1], constant, None, dtypes[0])
     scaled = [dtype for dtype in dtypes if cache_bits_of(dtype) % 1]
     notes = [*module.notes, *(f"{dtype}: whether its blocks divide the heads is not checked" for dtype in scaled)]
     return Kv(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from txcalc.num import ceil_div
 from txcalc.questions.kv import CacheRow, GenerationCost, Kv
 from txcalc.render.report import Report, Table, TableCell, byte_size, exact
-from txcalc.units import cache_bits_of, iec, short
+from txcalc.units import iec, short
 
 
 def report(answer: Kv, form: str) -> Report:
@@ -72,13 +71,12 @@ def _by_batch(answer: Kv) -> Table:
         below.append(["share of full attention", *map(_share, shares)])
     if len({row.cross_bytes for row in shares}) > 1:
         below.append([f"encoder's, batch {first[1]:,}", *(byte_size(row.cross_bytes or 0) for row in shares)])
-    growth = {"per token": cache.elements_per_token, "fixed": cache.constant_elements}
-    shown = {name: number for name, number in growth.items() if number}
+    growth = ["per token"] * bool(cache.elements_per_token) + ["fixed"] * bool(cache.constant_elements)
     for (dtype, batch), line in lines.items():
-        line += [byte_size(ceil_div(number * batch * cache_bits_of(dtype), 8)) for number in shown.values()]
-    headings = ["context", *(f"{context:,}" for context in contexts), *shown]
+        line += [byte_size(size) for size in cache.in_bytes(dtype, batch) if size]
+    headings = ["context", *(f"{context:,}" for context in contexts), *growth]
     optional = range(1 + len(contexts), len(headings))
-    table = [*lines.values(), *([*line, *[None] * len(shown)] for line in below)]
+    table = [*lines.values(), *([*line, *[None] * len(growth)] for line in below)]
     return Table("", headings, table, name="cache", optional=frozenset(optional))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -480,38 +481,31 @@ needs("torch")
 sympy = pytest.importorskip("sympy")
 
 
-def prove(unit: Unit) -> Any:
+def prove(unit: Unit, extra: bool = False) -> Any:
+    """A theorem of parameters and of a prompt's FLOPs alone, or of all quantities."""
     from txcalc.verification.prove import prove as proved
 
-    return proved(unit)
+    return proved(unit, extra)
 
 
 def unequal(unit: Unit) -> set[str]:
     """The parts that the first of a unit's cases, all lengths 2 or more, refutes; `prove` asks the others too."""
-    from txcalc.verification.extra_quantities import trace_steps
+    from txcalc.verification.extra_quantities import trace_step
     from txcalc.verification.prove import prove_at
+    from txcalc.verification.sizes import Case, SizeSymbols
 
-    rows = prove_at(unit, trace_steps(unit, backward=False)[0])
+    rows = prove_at(unit, trace_step(unit, Case(), SizeSymbols(unit.values), backward=False))
     return {row.path for row in rows if not row.equal}
-
-
-def without_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A theorem is of parameters and of a prompt's FLOPs alone."""
-    from txcalc.verification import extra_quantities
-
-    monkeypatch.setattr(extra_quantities, "prove_extra", lambda unit, traces: ({}, []))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.nightly)])
-def test_a_kept_theorem_is_proved_again(whole: bool, monkeypatch: pytest.MonkeyPatch, draw: Random) -> None:
+def test_a_kept_theorem_is_proved_again(whole: bool, draw: Random) -> None:
     """One, drawn by the seed, whole each night; `python tests/scripts/make_theorems.py --again` proves all."""
     kept = {unit.key: (name, unit) for name in names() for unit in units(load(name))}
     key = draw.choice(sorted(kept))
-    if not whole:
-        without_further(monkeypatch)
     name, unit = kept[key]
-    theorem, rows = prove(unit)
+    theorem, rows = prove(unit, extra=whole)
     assert all(row.equal for row in rows), (name, unit.name)
     before = theorems.theorems()[key]
     # Its name is that of the first model that had it.
@@ -581,12 +575,13 @@ def test_a_wrong_backward_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_one_tensor_more_that_is_kept_is_refuted_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from txcalc.verification.extra_quantities import prove_saved
+    from txcalc.verification.extra_quantities import prove_saved, trace_steps
 
     kept, unit = Norm.saved, units(load(TOY))[1]
-    assert [shown.where for shown in prove_saved(unit)[0].values()] == ["all B, T ≥ 1"] * 2
+    traces = trace_steps(unit)
+    assert [shown.where for shown in prove_saved(unit, traces)[0].values()] == ["all B, T ≥ 1"] * 2
     monkeypatch.setattr(Norm, "saved", lambda self, work: 2 * kept(self, work))
-    quantities, rows = prove_saved(unit)
+    quantities, rows = prove_saved(unit, traces)
     unequal = {(row.path, row.quantity) for row in rows if not row.equal}
     assert unequal >= {("layers.0.attention_norm", quantity) for quantity in quantities} and len(quantities) == 2
 
@@ -630,7 +625,6 @@ def test_a_module_that_costs_more_of_one_is_refuted(axis: int, monkeypatch: pyte
     """Of a batch or a length of 1, which no symbol is."""
     from txcalc.reference.linear import Linear as Module
 
-    without_further(monkeypatch)
     once = Module.forward
 
     def twice(self: Module, x: Any) -> Any:
@@ -698,9 +692,8 @@ def test_what_is_true_of_all_sizes(text: str, true: bool) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_condition_becomes_part_of_the_theorem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_condition_becomes_part_of_the_theorem() -> None:
     """DeepSeek-V3.2's index turns a part of each head: there has to be a rest."""
-    without_further(monkeypatch)
     unit = next(unit for unit in units(config("deepseek-v3.2")) if unit.name == "layer dense")
     theorem, rows = prove(unit)
     assert all(row.equal for row in rows) and theorem.conditions
@@ -717,8 +710,10 @@ run = Command("prove", columns=100)
 
 @pytest.mark.slow
 def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    from txcalc.verification import prove as proofs
+
     monkeypatch.setattr(store, "theorems_file", lambda: Path("nowhere.json"))
-    without_further(monkeypatch)
+    monkeypatch.setattr(proofs, "prove", partial(proofs.prove, extra=False))
     assert inherited(load(TOY), "flops") is None
     code, out, err = run(TOY)
     assert code == 0 and out.splitlines()[0] == "2 of 2 structures are proved for every size" and "written to" in err

@@ -8,10 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from extras import needs
 from paths import DATA, ROOT
 
 RECIPE_FILES = DATA / "recipes"
@@ -67,6 +68,15 @@ COLUMN = (
 QUESTION = (RECIPE_FILES / "question.txt").read_text("utf-8")
 TABLE = (RECIPE_FILES / "table.txt").read_text("utf-8")
 
+# Commands in one process, which imports what they need once.
+COMMANDS = """
+import json, sys
+from typer.testing import CliRunner
+from txcalc.cli import app
+for line in sys.stdin:
+    ran = CliRunner().invoke(app, json.loads(line), prog_name="txcalc")
+    print(json.dumps([ran.exit_code, ran.stdout, ran.stderr]), flush=True)
+"""
 Run = Callable[..., str]
 
 
@@ -78,7 +88,7 @@ def edited(path: Path, change: Callable[[str], str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Runs `txcalc` in a copy of the package where each recipe was followed."""
     home = tmp_path_factory.mktemp("recipes")
     for name in ("txcalc", "presets"):
@@ -127,18 +137,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     (package / "render/norms.py").write_text(TABLE)
     edited(package / "__init__.py", lambda text: text.replace("COMMANDS = (", 'COMMANDS = (\n    "norms",', 1))
 
-    def txcalc(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "txcalc", *words],
-            cwd=home,
-            env={**os.environ, "PYTHONPATH": str(home), "XDG_DATA_HOME": str(home)},  # where `prove` keeps theorems
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    environment = {**os.environ, "PYTHONPATH": str(home), "XDG_DATA_HOME": str(home)}  # where `prove` keeps theorems
+    command, pipe = [sys.executable, "-c", COMMANDS], subprocess.PIPE
+    with subprocess.Popen(command, cwd=home, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin and process.stdout
+        stdin, stdout = process.stdin, process.stdout
 
-    return txcalc
+        def txcalc(*words: str) -> str:
+            print(json.dumps(words), file=stdin, flush=True)
+            code, out, err = json.loads(stdout.readline())
+            assert code == 0, err
+            return str(out)
+
+        yield txcalc
+        process.kill()
 
 
 @pytest.mark.slow
@@ -165,7 +177,7 @@ def test_a_leaf_that_keeps_something_is_planned_for_as_what_it_is(run: Run) -> N
 
 @pytest.mark.slow
 def test_a_mechanism_is_proved(run: Run) -> None:
-    pytest.importorskip("torch", reason="torch is not installed: pip install 'txcalc[verify]'")
+    needs("torch")
     assert json.loads(run("verify", "toy.toml", "--json"))["ok"]
     assert "proved" in run("prove", "toy.toml")
 

@@ -129,17 +129,6 @@ def test_the_largest_models_are_only_shapes_on_meta() -> None:
     assert {(weight.device.type, weight.dtype) for weight in net.parameters()} == {("meta", torch.bfloat16)}
 
 
-@pytest.mark.drawn(1000)  # all: each runs a module of its own
-@pytest.mark.parametrize("name", TINY)
-def test_inputs_are_what_forward_takes(name: str) -> None:
-    model = tiny(name)
-    with reference.tracing():
-        out = reference.build(model, device="meta")(*reference.inputs(model, 3, 5, device="meta"))
-    rows = out[0] if isinstance(out, tuple) else out
-    classifier = model.kind == "vision" and model.root.stacks[0].head is not None  # one row a picture; else its patches
-    assert rows.shape[:-1] == ((3,) if classifier else (3, 9) if model.kind == "vision" else (3, 5))
-
-
 # --- the forms agree --------------------------------------------------------------------------------------------------
 
 
@@ -147,9 +136,12 @@ def test_inputs_are_what_forward_takes(name: str) -> None:
 @pytest.mark.parametrize("name", TINY)
 @torch.no_grad()
 def test_explicit_products_equal_fused_kernels(name: str, update_golden: bool) -> None:
-    """Their mean magnitude with fixed random weights is that in `golden/outputs.json`, too."""
-    _, net, inputs = tiny_net(name)
+    """Of the inputs that `forward` takes; their mean magnitude with fixed random weights is that in
+    `golden/outputs.json`, too."""
+    model, net, inputs = tiny_net(name)
     fused = net(*inputs)
+    classifier = model.kind == "vision" and model.root.stacks[0].head is not None  # one row a picture; else its patches
+    assert logits(fused).shape[:-1] == ((B,) if classifier else (B, 9) if model.kind == "vision" else (B, T))
     mean = float(logits(fused).abs().mean())
     kept = json.loads(MEANS.read_text("utf-8"))
     if update_golden:
@@ -247,16 +239,20 @@ def test_pieces_with_a_cache_equal_the_whole_and_hold_what_the_ledger_says(name:
     if name in ("mamba", "mamba2", "recurrent-gemma", "rwkv"):  # closed forms, and no other result
         torch.testing.assert_close(*wholes, **CLOSE)
     positions = 10 if source else None
-    for *forms, room in product((False, True), (False, True) if "latent" in TINY[name] else (False,), (0, T - 5)):
+    steps, elements = (5, 1, 2, 1, 1, 1), list[dict[str, int]]()
+    for i, tokens in enumerate(steps):
+        ledger = model.ledger(B, tokens, sum(steps[:i]), None if model.kind == "audio" else positions)
+        paths = ((path, e) for e in ledger if e.cache for path in module_paths(e, experts=True))
+        elements.append({path: entry.cache // entry.runs for path, entry in paths})
+    latent = [(False, True, 0), (True, True, T - 5)] if "latent" in TINY[name] else []
+    for explicit, absorbed, room in [(False, False, T - 5), (True, False, 0), *latent]:
         cache, pieces = reference.CacheTensors(room), []
-        for tokens in (5, 1, 2, 1, 1, 1):
+        for tokens, expected in zip(steps, elements, strict=True):
             past = cache.past
-            with reference.mode(explicit=forms[0], static=forms[0], absorbed=forms[1]):
+            with reference.mode(explicit=explicit, static=explicit, absorbed=absorbed):
                 pieces.append(logits(net(ids[:, past : past + tokens], *(() if past else source), cache=cache)))
-            ledger = model.ledger(B, tokens, past, None if model.kind == "audio" else positions)
-            elements = {path: e.cache // e.runs for e in ledger if e.cache for path in module_paths(e, experts=True)}
-            assert cache.elements() == elements
-        torch.testing.assert_close(torch.cat(pieces, 1), wholes[forms[0]], **CLOSE)
+            assert cache.elements() == expected
+        torch.testing.assert_close(torch.cat(pieces, 1), wholes[explicit], **CLOSE)
 
 
 @torch.no_grad()

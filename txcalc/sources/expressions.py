@@ -7,11 +7,12 @@ number, and a note says so.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from txcalc.description import as_tables
 from txcalc.errors import Fault, InputError, quote
@@ -32,6 +33,7 @@ _SIGNS = str.maketrans({"·": "*", "×": "*", "−": "-", "^": "**"})
 WANTED = "a whole number, or an expression in other sizes such as 8/3*D"
 
 Lookup = Callable[[str], Any]
+Number = int | Fraction
 
 
 class Unreadable(ValueError):
@@ -59,27 +61,24 @@ class Expression:
         inner = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
         inner |= {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
         variables = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and id(node) not in inner]
-        self._spelt = {id(node): ast.unparse(node) for node in variables}
-        self.names = tuple(dict.fromkeys(self._spelt.values()))
+        spelt = {id(node): ast.unparse(node) for node in variables}
+        self.names = tuple(dict.fromkeys(spelt.values()))
+        self._spelt = {node: name for node, name in spelt.items() if _NAME.fullmatch(name)}
         self.evaluate(lambda name: 1, strict=False)  # checks the operators
 
-    def evaluate(self, lookup: Lookup, strict: bool = True) -> Fraction:
+    def evaluate(self, lookup: Lookup, strict: bool = True) -> Number:
         """The value, with sizes from `lookup`. Errors: `Unreadable`, for a division by 0 only if `strict`."""
         return self._value(self._tree, lookup, strict)
 
-    def _value(self, node: ast.expr, lookup: Lookup, strict: bool) -> Fraction:
+    def _value(self, node: ast.expr, lookup: Lookup, strict: bool) -> Number:
         import ast
 
-        if (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, int | float)
-            and node.value is not bool(node.value)
-        ):
-            if float(str(node.value)) > MOST_SIZE:
+        if name := self._spelt.get(id(node)):
+            return cast("int", lookup(name))
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            if node.value > MOST_SIZE:
                 raise Unreadable("is too large")
-            return Fraction(str(node.value))
-        if _NAME.fullmatch(name := self._spelt.get(id(node), "")):
-            return Fraction(lookup(name))
+            return node.value if type(node.value) is int else Fraction(str(node.value))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
             value = self._value(node.operand, lookup, strict)
             return -value if isinstance(node.op, ast.USub) else value
@@ -90,12 +89,12 @@ class Expression:
             except ZeroDivisionError:
                 if strict:
                     raise Unreadable("divides by 0") from None
-                return Fraction(1)
+                return 1
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
             function = FUNCTIONS.get(node.func.id)
             if function and 0 < len(node.args) <= 8 and not any(isinstance(arg, ast.Starred) for arg in node.args):
                 try:
-                    return check_digits(Fraction(function(*(self._value(arg, lookup, strict) for arg in node.args))))
+                    return check_digits(function(*(self._value(arg, lookup, strict) for arg in node.args)))
                 except TypeError:
                     raise Unreadable(f"gives {node.func.id} {len(node.args)} values") from None
                 except ZeroDivisionError:
@@ -109,37 +108,37 @@ class Expression:
 read_once = lru_cache(4096)(Expression)  # for expressions in tables, which are read often
 
 
-def check_digits(value: Fraction) -> Fraction:
+def check_digits(value: Number) -> Number:
     """The number unchanged. Errors: `Unreadable` if it has too many digits."""
     if value.numerator.bit_length() + value.denominator.bit_length() > MOST_BITS:
         raise Unreadable("is too large")
     return value
 
 
-def _power(base: Fraction, exponent: Fraction) -> Fraction:
+def _power(base: Number, exponent: Number) -> Fraction:
     if exponent.denominator != 1 or abs(exponent) > 16:
         raise Unreadable("has an exponent that is not a whole number up to 16")
-    result: Fraction = base ** int(exponent)
+    result: Fraction = Fraction(base) ** int(exponent)
     return result
 
 
-def nearest(value: Fraction, multiple: Fraction = Fraction(1)) -> Fraction:
+def nearest(value: Number, multiple: Number = 1) -> Number:
     """The nearest multiple; halves are rounded up."""
-    return (value / multiple + Fraction(1, 2)).__floor__() * multiple
+    return (2 * value + multiple) // (2 * multiple) * multiple
 
 
-OPERATORS: Mapping[str, Callable[[Fraction, Fraction], Any]] = {
-    "Add": lambda a, b: a + b,
-    "Sub": lambda a, b: a - b,
-    "Mult": lambda a, b: a * b,
-    "Div": lambda a, b: a / b,
-    "FloorDiv": lambda a, b: Fraction(a // b),
-    "Mod": lambda a, b: a % b,
+OPERATORS: Mapping[str, Callable[[Number, Number], Number]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mult": operator.mul,
+    "Div": Fraction,
+    "FloorDiv": operator.floordiv,
+    "Mod": operator.mod,
     "Pow": _power,
 }
-FUNCTIONS: Mapping[str, Callable[..., Fraction]] = {
-    "ceil": lambda a, multiple=Fraction(1): (a / multiple).__ceil__() * multiple,
-    "floor": lambda a, multiple=Fraction(1): (a / multiple).__floor__() * multiple,
+FUNCTIONS: Mapping[str, Callable[..., Number]] = {
+    "ceil": lambda a, multiple=1: -(-a // multiple) * multiple,
+    "floor": lambda a, multiple=1: a // multiple * multiple,
     "round": nearest,
     "min": lambda a, *values: min(a, *values) if values else a,
     "max": lambda a, *values: max(a, *values) if values else a,

@@ -9,6 +9,7 @@ both readings have. A key that no reader asked for is a fault unless it is known
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Self
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, quote
@@ -441,6 +442,7 @@ def printable(key: str) -> str:
     return key if plain else quote(key)
 
 
+@lru_cache(4096)
 def letters_of(name: str) -> str:
     """The letters and digits of a name, in lower case."""
     return "".join(letter for letter in name.lower() if letter.isalnum())

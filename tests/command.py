@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from typer.testing import CliRunner
 
 from txcalc.cli import app
+from txcalc.cli.output import print_answer
 
 
 class Ran(NamedTuple):
@@ -38,6 +40,19 @@ class Command:
         ran = self(*argv, "--json")
         assert ran.exit_code == code, ran.stderr
         return json.loads(ran.stdout)
+
+    def both(self, *argv: str, code: int = 0) -> tuple[Any, str]:
+        """Its JSON and what it prints, of one answer."""
+        answers: list[Any] = []
+
+        def keep(answer: Any, *how: Any) -> None:
+            answers.append(answer)
+            print_answer(answer, *how)
+
+        with patch("txcalc.cli.build.print_answer", keep):
+            ran = self(*argv)
+        assert ran.exit_code == code, ran.stderr
+        return json.loads(answers[0].to_json()), ran.stdout
 
 
 typed = Command(columns=100)  # whatever is typed

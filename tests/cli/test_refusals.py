@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 import tomllib
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import gettempdir
@@ -28,7 +29,21 @@ CASES = [
     for line, message in lines.items()
 ]
 KEPT = GOLDEN / "refusals.json"
+FILES = {"empty.toml": b"\n", "binary.toml": bytes(range(256)), "wrong.toml": b'd_model = 512\nkind = "decoder\n'}
 run = Command(columns=200)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("refused")
+    for name, content in FILES.items():
+        (place / name).write_bytes(content)
+    return place
+
+
+@cache
+def messages() -> dict[str, str]:
+    return dict(json.loads(KEPT.read_text("utf-8")))
 
 
 @pytest.mark.drawn(1000)
@@ -37,7 +52,7 @@ def test_it_is_refused(
     command: str,
     line: str,
     message: str | list[str],
-    tmp_path: Path,
+    folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     update_golden: bool,
 ) -> None:
@@ -45,17 +60,20 @@ def test_it_is_refused(
         pytest.skip(f"needs {NEEDS[command]}")
     if "--plot" in line:
         pytest.importorskip("matplotlib")
-    (tmp_path / "empty.toml").write_text("\n")
-    (tmp_path / "binary.toml").write_bytes(bytes(range(256)))
-    (tmp_path / "wrong.toml").write_text('d_model = 512\nkind = "decoder\n')
     monkeypatch.chdir(ROOT)
-    code, out, err = run(command, *(word.replace("FOLDER", str(tmp_path)) for word in shlex.split(line)))
-    text = " ".join(err.split()).replace(str(tmp_path), "FOLDER")
+    code, out, err = run(command, *(word.replace("FOLDER", str(folder)) for word in shlex.split(line)))
+    text = " ".join(err.split()).replace(str(folder), "FOLDER")
     assert (code, out) == (2, "") and "Traceback" not in err
     assert (message if isinstance(message, str) else message[0]) in text
     if update_golden:
         with files.lock(Path(gettempdir(), KEPT.name)):  # other workers write it too
-            messages = json.loads(KEPT.read_text("utf-8")) | {f"{command} {line}": text}
-            files.write(KEPT, json.dumps(messages, ensure_ascii=False, indent=0, sort_keys=True) + "\n", force=True)
-    assert json.loads(KEPT.read_text("utf-8")).get(f"{command} {line}") == text  # --update-golden writes it
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["binary.toml", "empty.toml", "wrong.toml"]
+            messages.cache_clear()
+            files.write(
+                KEPT,
+                json.dumps(messages() | {f"{command} {line}": text}, ensure_ascii=False, indent=0, sort_keys=True)
+                + "\n",
+                force=True,
+            )
+            messages.cache_clear()
+    assert messages().get(f"{command} {line}") == text  # --update-golden writes it
+    assert {path.name for path in folder.iterdir()} == FILES.keys()

@@ -53,7 +53,7 @@ def undivided(tokens: Any, at: list[Any]) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(1000)
+@pytest.mark.drawn(13)
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "crossed"])  # it reads an encoder
 def test_a_leaf_weighs_and_costs_what_its_module_does(form: str) -> None:
     pytest.importorskip("torch")

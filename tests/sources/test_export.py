@@ -97,7 +97,7 @@ def test_an_explicit_description_leaves_nothing_to_a_default(preset: str) -> Non
     assert explicit(back.description) == explicit(model.description)
 
 
-@pytest.mark.drawn(1000)
+@pytest.mark.drawn(32)
 @pytest.mark.parametrize(
     "preset", [pytest.param(name, marks=[pytest.mark.slow] if i % 4 else []) for i, name in enumerate(names())]
 )

@@ -78,7 +78,7 @@ NIGHTLY: list[tuple[Any, Layout, dict[str, Any]]] = [
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(len(SAMPLE))
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(
     ("source", "layout", "rest"),
     [*SAMPLE, *(pytest.param(*case, marks=pytest.mark.nightly) for case in NIGHTLY)],

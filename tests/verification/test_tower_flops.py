@@ -15,7 +15,7 @@ from txcalc.sources.huggingface.transformers_metadata import classes
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.drawn(1000)
+@pytest.mark.drawn(18)
 @pytest.mark.parametrize("name", CASES)
 def test_flops_are_those_of_transformers(name: str) -> None:
     pytest.importorskip("torch")

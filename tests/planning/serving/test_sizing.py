@@ -100,20 +100,19 @@ LONG = ("--concurrency", "200", "--prompt", "8k", "--answer", "512")
 )
 def test_replicas_are_rented_one_by_one(model: str, gpu: str, load_: tuple[str, ...], gpus: int, memory: int) -> None:
     """Not rounded up to a power of two or whole nodes: each replica is part of a node."""
-    data = run.data(model, "--gpu", gpu, *load_)
+    data, out = run.both(model, "--gpu", gpu, *load_)
     assert data["layout"]["gpus"] == gpus and data["speed"]["meets_limits"]
     assert data["fewest_gpus"] == {"needed": gpus, "rented": gpus, "replica": gpus // data["layout"]["dp"]}
     assert data["min_gpus"] == memory
-    text = " ".join(run(model, "--gpu", gpu, *load_)[1].split())
+    text = " ".join(out.split())
     assert f"fewest GPUs: {memory} to hold it in memory, " in text
     assert f"{gpus} to serve this load within the limits " in text
 
 
 def test_a_replica_that_spans_nodes_takes_whole_nodes() -> None:
     """Both numbers, and why."""
-    data = run.data("llama-3.1-405b", "--gpu", "h100", "--concurrency", "100")
+    data, out = run.both("llama-3.1-405b", "--gpu", "h100", "--concurrency", "100")
     assert data["fewest_gpus"] == {"needed": 18, "rented": 24, "replica": 24} and data["layout"]["gpus"] == 24
-    out = run("llama-3.1-405b", "--gpu", "h100", "--concurrency", "100")[1]
     why = "GPUs are enough for this load, but a replica takes 1, 2 or 4 GPUs of a node, or whole nodes:"
     assert f"18 {why} 24 " in " ".join(out.split())
     # Three in one replica, which cannot be rented, are enough for a load that two are not.
@@ -128,14 +127,13 @@ def test_a_replica_that_spans_nodes_takes_whole_nodes() -> None:
 @pytest.mark.slow
 def test_an_unsuited_card_is_named_as_that() -> None:
     """A limit that two users on one replica miss is not met by hundreds of replicas."""
-    code, out, _ = run("llama-3.1-8b", "--gpu", "l4", *CHAT)
+    data, out = run.both("llama-3.1-8b", "--gpu", "l4", *CHAT, code=1)
     text = " ".join(out.split())
-    assert code == 1 and text.startswith(
+    assert text.startswith(
         "not suited: on 8 GPUs (tp=4 pp=2) mean TTFT is 414 ms with 1 user and 508 ms with 2 users who start "
         "together, the limit 500 ms. More replicas help little misses "
     )
     assert "not suited to serve this load within the limits" in text and "4 × NVIDIA L4" in text
-    data = run.data("llama-3.1-8b", "--gpu", "l4", *CHAT, code=1)
     assert data["fewest_gpus"] is None and data["layout"]["gpus"] == data["min_gpus"] == 4
     assert [latency["users"] for latency in data["unsuited"]["latencies"]] == [1, 2]
     # Of several cards the others answer, and it is marked.
@@ -170,7 +168,7 @@ def test_a_simulation_is_as_long_for_means_as_for_percentiles() -> None:
 def test_a_limit_of_a_percentile_is_simulated_and_met() -> None:
     """Simulated for so long that the first requests of 200 users, all at once, do not decide."""
     argv = ("llama-3.1-8b", "--gpu", "h100", *CHAT[:-4], "--ttft", "p90:500ms", "--tpot", "P99.5:30ms")
-    data = run.data(*argv)
+    data, out = run.both(*argv)
     speed = data["speed"]
     assert data["fewest_gpus"]["rented"] == data["layout"]["gpus"] == 3 and speed["meets_limits"]
     assert speed["limits"] == {"ttft_s": {"p90": 0.5}, "tpot_s": {"p99.5": 0.03}}
@@ -179,7 +177,7 @@ def test_a_limit_of_a_percentile_is_simulated_and_met() -> None:
     assert ttft["value_s"] == speed["simulation"]["ttft_s"]["p90"] <= 0.5 and speed["within_limits"]
     assert speed["simulation"]["within_limits"] >= 0.9
     start = f"meets the limits: p90 TTFT {1000 * ttft['value_s']:.0f} ms ≤ 500 ms and p99.5 TPOT "
-    assert f"{start}{1000 * tpot['value_s']:.1f} ms ≤ 30.0 ms; 9" in " ".join(run(*argv)[1].split())
+    assert f"{start}{1000 * tpot['value_s']:.1f} ms ≤ 30.0 ms; 9" in " ".join(out.split())
     code, out, _ = run("llama-3.1-8b", "--gpu", "h100:2", "--dp", "2", *argv[3:])
     assert code == 1 and out.startswith("misses p99.5 TPOT ") and "largest load within them: 162 users" in out
     out = run("llama-3.1-8b", "--gpu", "h100:1", "--concurrency", "900", *CHAT[2:6], "--ttft", "300ms")[1]
@@ -199,11 +197,11 @@ def test_the_capacity_by_a_percentile_is_not_that_of_the_first_requests() -> Non
 @pytest.mark.slow
 def test_a_dear_plan_is_named_as_that() -> None:
     argv = ("llama-3.1-8b", "--gpu", "h100@2.5", "--gpu", "l40s@1.5", "--gpu", "a100-80gb@1.5", *CHAT)
-    rows = run.data(*argv)["deployments"]
+    data, out = run.both(*argv)
+    rows = data["deployments"]
     assert [row["gpu"]["name"] for row in rows] == ["h100-sxm", "a100-80gb-sxm", "l40s"]  # cheapest first
     assert [row["times_cheapest"] for row in rows] == pytest.approx([1, 1.6, 3.2])
     assert [row["speed"]["cost_per_hour"] for row in rows] == pytest.approx([7.5, 12, 24])
-    out = run(*argv)[1]
     first, dear = out.splitlines()[:2]
     assert first == "cheapest for this load: llama-3.1-8b on 3 × h100-sxm, dp=3 (7.50/h, 5,475/month)"
     assert dear == "llama-3.1-8b on 16 × l40s costs 3.2 × as much per hour"
@@ -245,11 +243,11 @@ def test_a_dear_plan_is_named_as_that() -> None:
 def test_the_capacity_is_that_of_the_layout_that_answers_most() -> None:
     """It was that of the layout best for one user: 170 users, a quarter of the requests."""
     argv = ("deepseek-v3", "--gpu", "h200:16", "--context", "8k")
-    speed = run.data(*argv)["speed"]
-    capacity = speed["capacity"]
+    data, out = run.both(*argv)
+    speed, capacity = data["speed"], data["speed"]["capacity"]
     assert capacity["layout"]["ep"] == 8 != speed["layout"]["ep"] and speed["below_capacity"][0]["sequences"] == 1
     assert capacity["steady"]["requests_per_s"] > 4 * speed["batches"][-1]["steady"]["requests_per_s"]
-    out = " ".join(run(*argv)[1].split())
+    out = " ".join(out.split())
     layout = "pp=2 dp=8 ep=8, the layout for many users"
     assert f"H200 SXM ({layout}): 2,296 users in flight" in out and "Loads, pp=2 dp=8 ep=8 (the layout" in out
     assert "--data-parallel-size 8 " in run(*argv, "--emit", "vllm")[1]
@@ -274,7 +272,7 @@ BUY = ("llama-3.1-8b", "--gpu", "h100:1@2.5", "--prompt", "2k", "--answer", "300
 
 
 def test_from_which_load_serving_is_cheaper_than_an_api() -> None:
-    data = run.data(*BUY, "--api", "0.05/.2", "--utilisation", "30%")
+    data, out = run.both(*BUY, "--api", "0.05/.2", "--utilisation", "30%")
     least, whole, stated = (data["api"][key] for key in ("break_even", "at_the_load", "at_utilisation"))
     request_cost, month = (2048 * 0.05 + 300 * 0.2) / 1e6, 730 * 2.5
     requests = 730 * 3600 * data["speed"]["steady"]["requests_per_s"]
@@ -283,21 +281,19 @@ def test_from_which_load_serving_is_cheaper_than_an_api() -> None:
     assert least["utilisation"] == pytest.approx(month / request_cost / requests) and whole["utilisation"] == 1
     assert stated["requests"] == pytest.approx(0.3 * requests) and stated["tokens"] == pytest.approx(704.4 * requests)
     assert {break_even["plan_cost"] for break_even in (least, whole, stated)} == {month}
-    out = " ".join(run(*BUY, "--api", "0.05/.2", "--utilisation", "30%")[1].split())
+    out = " ".join(out.split())
     share = f"{100 * least['utilisation']:.1f} % of this load"
     serving = "serving llama-3.1-8b is cheaper than the API from 11.2 M requests a month on"
     assert out.startswith(f"{serving}, {share}; at 30.0 % the ")
     assert run(*BUY, "--api", "0.05/.2", "--ttft", "90ms")[1].startswith("misses mean TTFT")  # before what it costs
     assert f"API is cheaper: the API takes {stated['api_cost']:,.2f} a month, the plan 1,825.00" in out
-    dear = run.data(*BUY, "--api", "0.01/0.02")["api"]
-    assert dear["break_even"] is None and "at_utilisation" not in dear
-    assert "the API is cheaper than serving llama-3.1-8b at this load and below: " in " ".join(
-        run(*BUY, "--api", "0.01/0.02")[1].split()
-    )
+    data, out = run.both(*BUY, "--api", "0.01/0.02")
+    assert data["api"]["break_even"] is None and "at_utilisation" not in data["api"]
+    assert "the API is cheaper than serving llama-3.1-8b at this load and below: " in " ".join(out.split())
     # Where no load is given, against what the GPUs carry; of an encoder, by its positions.
-    carried = run.data(*BUY[:-2], "--api", "0.05/0.2")
+    carried, out = run.both(*BUY[:-2], "--api", "0.05/0.2")
     share = f"{100 * carried['api']['break_even']['utilisation']:.1f} % of capacity"
-    assert share in " ".join(run(*BUY[:-2], "--api", "0.05/0.2")[1].split())
+    assert share in " ".join(out.split())
     requests = 730 * 3600 * carried["speed"]["capacity"]["steady"]["requests_per_s"]
     assert carried["api"]["at_the_load"]["requests"] == pytest.approx(requests)
     assert run.data("bert-base", "--gpu", "l4:1@1", "--api", "0.5/9")["api"]["break_even"]["tokens"] == 730 / 0.5 * 1e6
@@ -375,12 +371,11 @@ def test_the_highest_rate_may_be_less_than_one_a_second() -> None:
 def test_users_beyond_the_cache_wait_in_line() -> None:
     """As of a server: those who have seats are served, the others wait. The plan does not fit, and says so."""
     argv = ["llama-3.1-70b", "--gpu", "h100-sxm:8@2.5", "--concurrency", "500"]
-    code, out, _ = run(*argv)
+    data, out = run.both(*argv, code=1)
     out = out.replace("\n", " ")
-    assert code == 1 and "largest load that fits: 172 users on tp=8, TTFT " in out and " per 1M out" in out
+    assert "largest load that fits: 172 users on tp=8, TTFT " in out and " per 1M out" in out
     assert out.startswith("fits 172 of 500 sequences at the full context on 8 × ")
     assert " users are served at once, limited by the cache, at " in out
-    data: dict[str, Any] = run.data(*argv, code=1)
     largest, speed, steady = data["largest"], data["speed"], data["speed"]["steady"]
     assert largest["sequences"] == 172 and largest["steady"]["per_gpu"] > 0 and largest["cost_per_million_output"] > 0
     assert not data["fits"] and 172 < speed["seats"] < 500

@@ -527,7 +527,7 @@ def dumped(model_type: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return config.to_dict() | name, config.to_diff_dict() | few | name
 
 
-@pytest.mark.drawn(1000)
+@pytest.mark.drawn(110)
 @pytest.mark.slow
 @pytest.mark.parametrize("model_type", sorted(name for name in READERS if READERS[name][0] not in PUBLISHED))
 @pytest.mark.filterwarnings("ignore")

@@ -243,18 +243,18 @@ def test_fewer_gpus_than_hold_a_models_state_are_not_searched() -> None:
 
 @pytest.mark.slow
 def test_a_search_finds_what_trying_everything_finds(llama: Model) -> None:
-    """Every estimate of 8 GPUs, held to memory and to time exactly: none that fits is faster than the search's best."""
-    search = searched(llama, 8, 128, 8192)
+    """Every estimate of 4 GPUs, held to memory and to time exactly: none that fits is faster than the search's best."""
+    search = searched(llama, 4, 128, 8192)
     best = search.run().best[0]
     steps = []
-    for estimate in searched(llama, 8, 128, 8192).estimates():
+    for estimate in search.estimates():
         try:
             plan = memory(llama, estimate.recipe)
             if plan.fullest.reserved <= allocatable(H100.accelerator):
                 steps.append(StepTimer(llama, estimate.recipe, H100).step(plan).seconds)
         except InputError:
             continue
-    assert len(steps) > 100
+    assert len(steps) > 30
     assert best.step.seconds <= min(steps) * 1.001
 
 
@@ -264,18 +264,18 @@ def test_a_search_finds_what_trying_everything_finds(llama: Model) -> None:
     ("name", "gpus", "batch"), [("llama-3.1-70b", 64, 512), ("qwen3-30b-a3b", 32, 256), ("deepseek-v3", 256, 1024)]
 )
 def test_an_estimate_is_close_to_the_exact_figure(name: str, gpus: int, batch: int) -> None:
-    """Of 60 layouts drawn from those that fit, also where layers differ: nine in ten within 6 % of the bytes and 4 % of
+    """Of 30 layouts drawn from those that fit, also where layers differ: nine in ten within 6 % of the bytes and 4 % of
     the seconds, half of them within 1 % and 2 %."""
     model = load(name)
     fitting = [estimate for estimate in searched(model, gpus, batch, 4096).estimates() if estimate.fits(8e10)]
     sizes, times = list[float](), list[float]()
-    for estimate in Random(5).sample(fitting, 60):
+    for estimate in Random(5).sample(fitting, 30):
         plan = memory(model, estimate.recipe)
         exact = StepTimer(model, estimate.recipe, H100).step(plan).seconds
         sizes.append(abs(estimate.bytes / plan.fullest.allocated - 1))
         times.append(abs(estimate.seconds / exact - 1))
-    assert sorted(sizes)[54] < 0.06 and median(sizes) < 0.011
-    assert sorted(times)[54] < 0.04 and median(times) < 0.02
+    assert sorted(sizes)[26] < 0.06 and median(sizes) < 0.011
+    assert sorted(times)[26] < 0.04 and median(times) < 0.02
 
 
 def test_an_estimate_counts_what_goes_between_stages_and_experts() -> None:

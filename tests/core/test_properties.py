@@ -6,9 +6,9 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import assume, given, strategies as st
 from msgspec.structs import replace
-from strategies import FAMILIES, LEAVES, decoders, descriptions, expert_tables, workloads
+from strategies import FAMILIES, LEAVES, decoders, descriptions, expert_tables, share_of, workloads
 
 from txcalc.ledger import QUANTITIES, Ledger, walk
 from txcalc.model import Model
@@ -173,7 +173,7 @@ def test_splitting_a_layer_group_changes_no_total(raw: dict[str, Any], first: in
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@share_of(25)
 @given(descriptions, lengths)
 def test_the_parts_sum_to_the_whole(raw: dict[str, Any], tokens: int) -> None:
     """By kind, one step below the root, and over every leaf of every copy (a share of an expert is a fraction)."""
@@ -237,7 +237,7 @@ def test_conventions_change_only_what_they_say(raw: dict[str, Any], tokens: int)
 
 
 @pytest.mark.parametrize("kind", [leaf for leaf in LEAVES if leaf not in (Lookup, RelativeBias, Unused, Vector)])
-@settings(max_examples=15)
+@share_of(15)
 @given(data=st.data())
 def test_every_weight_is_read_once(kind: type, data: st.DataObject) -> None:
     """A table is read row by row, a bias of the scores with them; a tied weight is read and not owned."""
@@ -251,7 +251,7 @@ def test_every_weight_is_read_once(kind: type, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("kind", LEAVES)
-@settings(max_examples=15)
+@share_of(15)
 @given(data=st.data())
 def test_a_leaf_says_what_it_keeps_for_later_tokens(kind: type, data: st.DataObject) -> None:
     """Pages hold at least what is needed, and no window keeps more than all; a state is whole, whatever the pages."""
@@ -271,7 +271,7 @@ def test_a_leaf_says_what_it_keeps_for_later_tokens(kind: type, data: st.DataObj
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=20)
+@share_of(20)
 @given(data=st.data())
 def test_what_costs_nothing_is_not_there(family: str, data: st.DataObject) -> None:
     """No figure is negative, every entry has a kind of the table, paths are unique."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from strategies import COMPOSITES, FAMILIES, LEAVES, renumbered, workloads
+from strategies import COMPOSITES, FAMILIES, LEAVES, renumbered, share_of, workloads
 
 from txcalc.ledger import QUANTITIES, Ledger, walk
 from txcalc.parts.cores import AttentionCore
@@ -77,7 +77,7 @@ def test_symbols_substituted_are_the_ints(kind: type, data: st.DataObject) -> No
 
 @pytest.mark.parametrize("dtype", ["object", "float64"])
 @each_part
-@settings(max_examples=12)
+@share_of(12)
 @given(data=st.data())
 def test_arrays_hold_the_ints(kind: type, dtype: str, data: st.DataObject) -> None:
     part, work = data.draw(PARTS[kind]), data.draw(workloads)

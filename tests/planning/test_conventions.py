@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from command import Command
-from hypothesis import given, settings, strategies as st
-from strategies import decoders, encoders
+from hypothesis import given, strategies as st
+from strategies import decoders, encoders, share_of
 
 from txcalc.errors import InputError
 from txcalc.model import Model
@@ -60,7 +60,7 @@ def convention_name(convention: Any) -> str:
     return name
 
 
-@settings(max_examples=40)
+@share_of(40)
 @given(raw=decoders() | encoders(), tokens=st.integers(1, 50))
 def test_any_description_is_counted_or_refused(raw: dict[str, Any], tokens: int) -> None:
     model = build(raw, "a drawn description")
@@ -76,7 +76,7 @@ def test_any_description_is_counted_or_refused(raw: dict[str, Any], tokens: int)
 
 
 @pytest.mark.slow
-@settings(max_examples=12)
+@share_of(12)
 @given(st.integers(1, 9), st.integers(1, 64), st.integers(1, 4))
 def test_parameter_rules_are_their_formula(tokens: int, width: int, batch: int) -> None:
     """6·N and 2·N of all parameters, whatever the terms are called."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from command import Command
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from paths import GOLDEN, HF
 from strategies import decoders, encoder_decoders, encoders, share_of
 from tiny import TINY
@@ -80,7 +80,7 @@ def small(raw: dict[str, Any]) -> Prefills:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@share_of(25)
 @given(raw=decoders() | encoder_decoders() | encoders(), data=st.data())
 def test_the_first_length_and_no_earlier(raw: dict[str, Any], data: st.DataObject) -> None:
     """Where a length is found it holds there and at none of the shorter ones; where none is, it never holds."""

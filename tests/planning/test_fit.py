@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from command import Command, typed
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import assume, given, strategies as st
 from msgspec.structs import replace
+from strategies import share_of
 
 import txcalc
 from txcalc import fit, hardware, load
@@ -76,7 +77,7 @@ families = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=12)
+@share_of(12)
 @given(families, st.integers(10**8, 10**12), st.sampled_from(["bf16", "int4", "q8_0"]), st.sampled_from([None, 700]))
 def test_a_design_fits_and_one_more_layer_does_not(
     family: DesignFamily, memory: int, weights: str, context: int | None
@@ -97,7 +98,7 @@ def test_a_design_fits_and_one_more_layer_does_not(
 
 
 @pytest.mark.slow
-@settings(max_examples=10)
+@share_of(10)
 @given(families, st.integers(10**8, 10**12))
 def test_no_depth_is_nearer_to_the_parameters(family: DesignFamily, params: int) -> None:
     limit = budget(family, params=params)

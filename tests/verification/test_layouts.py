@@ -410,6 +410,7 @@ def test_what_torch_cannot_show_is_refused() -> None:
         verify_layout(load(LLAMA), Recipe(Layout(dp=2), framework="megatron", tokens=64))
 
 
+@pytest.mark.slow
 def test_adapters_are_shown_in_dtypes_that_torch_shards() -> None:
     from txcalc.verification.layouts import verify_layout
 
@@ -421,12 +422,8 @@ def test_adapters_are_shown_in_dtypes_that_torch_shards() -> None:
     for name, dtype in (("adapter", "fp8"), ("adapter", "fp64"), ("parameter", "fp8"), ("reduce", "fp8")):
         with pytest.raises(InputError, match=f"{name}={dtype}: .* not of 16 or 32 bits are only modelled"):
             verify_layout(tuned, Recipe(Layout(fsdp=2), tokens=64, **{name: dtype}))  # type: ignore[arg-type]
-    choices: list[dict[str, Any]] = [
-        {"parameter": "bf16", "adapter": "fp32"},
-        {"parameter": "bf16", "frozen": "fp32"},
-        {},
-    ]
-    for dtypes in choices:
+    choices: list[dict[str, Any]] = [{"parameter": "bf16", name: "fp32"} for name in ("adapter", "frozen")]
+    for dtypes in [*choices, {}]:
         with pytest.raises(InputError, match="without fsdp torch computes in the weights' dtype"):
             verify_layout(tuned, Recipe(Layout(tp=2), tokens=64, **dtypes))
 

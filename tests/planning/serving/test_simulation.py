@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from command import Command
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from strategies import share_of
 from typer.testing import CliRunner
 
@@ -149,7 +149,6 @@ def test_seats_and_looks_are_the_closed_forms(clients: int, seats: int, interval
     assert mean(run, "ttft") == pytest.approx(form.ttft, rel=0.25)
 
 
-@settings(max_examples=25)
 @given(
     st.sampled_from([0.004, 0.012, 0.025]),
     st.sampled_from([2e-5, 3e-4]),

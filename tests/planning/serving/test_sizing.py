@@ -149,6 +149,7 @@ def test_a_card_that_misses_a_limit_is_too_slow() -> None:
     assert "; largest load within them: 8 users on tp=2 dp=2, TTFT 438 ms," in err  # simulated, too
 
 
+@pytest.mark.slow
 def test_a_simulation_is_as_long_for_means_as_for_percentiles() -> None:
     """It had ten requests per user with --simulate, 80 with p95: 85 % of requests were within limits, or 98 %."""
     argv = ("llama-3.1-8b", "--gpu", "h100:1", "--concurrency", "2", *CHAT[2:6], "--tpot", "30ms", "--ttft")
@@ -305,7 +306,7 @@ def test_an_api_is_not_compared_at_a_load_that_is_not_sustained() -> None:
     assert "not compared with the API: the plan does not sustain the load" in data["notes"] and not data.get("api")
 
 
-@pytest.mark.drawn(8)
+@pytest.mark.drawn(8, quick=1)
 @pytest.mark.parametrize("seed", range(40))
 def test_one_replica_less_is_too_few(seed: int) -> None:
     """Without a number: the fewest of all counts whose replicas can be rented, on every layout."""

@@ -575,13 +575,12 @@ def test_a_wrong_backward_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_one_tensor_more_that_is_kept_is_refuted_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from txcalc.verification.extra_quantities import prove_saved, trace_steps
+    from txcalc.verification.extra_quantities import prove_saved
 
     kept, unit = Norm.saved, units(load(TOY))[1]
-    traces = trace_steps(unit)
-    assert [shown.where for shown in prove_saved(unit, traces)[0].values()] == ["all B, T ≥ 1"] * 2
+    assert [shown.where for shown in prove_saved(unit)[0].values()] == ["all B, T ≥ 1"] * 2
     monkeypatch.setattr(Norm, "saved", lambda self, work: 2 * kept(self, work))
-    quantities, rows = prove_saved(unit, traces)
+    quantities, rows = prove_saved(unit)
     unequal = {(row.path, row.quantity) for row in rows if not row.equal}
     assert unequal >= {("layers.0.attention_norm", quantity) for quantity in quantities} and len(quantities) == 2
 

@@ -75,13 +75,14 @@ class Expression:
 
         if name := self._spelt.get(id(node)):
             return cast("int", lookup(name))
-        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-            if node.value > MOST_SIZE:
+        value = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if value > MOST_SIZE:
                 raise Unreadable("is too large")
-            return node.value if type(node.value) is int else Fraction(str(node.value))
+            return value if isinstance(value, int) else Fraction(str(value))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-            value = self._value(node.operand, lookup, strict)
-            return -value if isinstance(node.op, ast.USub) else value
+            operand = self._value(node.operand, lookup, strict)
+            return -operand if isinstance(node.op, ast.USub) else operand
         if isinstance(node, ast.BinOp) and type(node.op).__name__ in OPERATORS:
             left, right = (self._value(side, lookup, strict) for side in (node.left, node.right))
             try:
@@ -99,9 +100,9 @@ class Expression:
                     raise Unreadable(f"gives {node.func.id} {len(node.args)} values") from None
                 except ZeroDivisionError:
                     raise Unreadable("rounds to a multiple of 0") from None
-        functions = ", ".join(FUNCTIONS)
+        known = ", ".join(FUNCTIONS)
         raise Unreadable(
-            f"has {quote(ast.unparse(node))[1:-1]} in it, which is not arithmetic (+ - * / // % ^, {functions})"
+            f"has {quote(ast.unparse(node))[1:-1]} in it, which is not arithmetic (+ - * / // % ^, {known})"
         )
 
 
@@ -116,10 +117,9 @@ def check_digits(value: Number) -> Number:
 
 
 def _power(base: Number, exponent: Number) -> Fraction:
-    if exponent.denominator != 1 or abs(exponent) > 16:
+    if exponent.denominator != 1 or not -16 <= exponent <= 16:
         raise Unreadable("has an exponent that is not a whole number up to 16")
-    result: Fraction = Fraction(base) ** int(exponent)
-    return result
+    return Fraction(base) ** int(exponent)
 
 
 def nearest(value: Number, multiple: Number = 1) -> Number:

@@ -118,15 +118,6 @@ def test_chunks_of_attention_without_windows_are_refused() -> None:
         build({**masked, "attention": {**masked["attention"], "chunked": True}}, "model", written=True)
 
 
-def test_a_list_of_numbers_that_nobody_reads_is_refused() -> None:
-    """Whose neighbours are all refused: shorter, longer or empty."""
-    bert = {**TINY["bert"], "positions": {"form": "disentangled", "rows": 8}}
-    groups = {**bert, "attention": {**bert["attention"], "groups": [2, 2, 2, 2]}}
-    assert build(bert, "model", written=True).params > 0
-    with pytest.raises(InputError, match=r"attention\.groups is .*, which changes nothing"):
-        build(groups, "model", written=True)
-
-
 BOTH = {**TINY["compressed"], "latent": {"kv_rank": 8}}
 
 

@@ -172,7 +172,7 @@ def test_saved_elements_of_dense_blocks(source: str) -> None:
 
 OTHERS = (
     "falcon gpt-neox palm olmo2 qwen3 bert albert vit vectors qwen3-next deberta deberta-v2 apertus axk1 "
-    "mimo-v2-flash squeezebert doge gemma3n"
+    "mimo-v2-flash doge gemma3n"
 )
 
 

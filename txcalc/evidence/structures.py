@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from itertools import count, islice
-from math import isqrt, lcm
+from math import isqrt
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -35,7 +35,6 @@ from txcalc.sources.spec import SECTIONS, real
 # The tables of a stack whose sizes have letters of their own; other tables are the layers'.
 STACK = ("embedding", "head", "lora", "features", "vision", "audio")
 ANY = {"theta": 10000.0, "eps": None}  # numbers that change no shape and no operator
-GROUPED = {"attention", "feed_forward"}
 # Values that every structure's key includes for a table, also where its form has no such keys: earlier versions had
 # them in all forms, and stored theorems must keep their keys.
 NAMED: dict[str, Raw] = {
@@ -193,17 +192,13 @@ def _letters(section: str) -> dict[str, FreeSize]:
 
 
 def _divisor(section: str, key: str, table: Options) -> int:
-    """The divisor that a size must have: 2 for rotated halves, its number of groups."""
+    """The divisor that a size must have: 2 for rotated halves, or the number of parts that it is cut into."""
     if _letters(section)[key].even:
-        return lcm(2, *((table.get("groups") or ()) if section in GROUPED else ()))
+        return 2
     if (section, key) == ("positions", "rows"):
         return 2 if table.get("form") == "disentangled" else 1
     if isinstance(table, StackSpec) and key == "d_model":
-        tables = [layer.tables[name] for layer in table.layer.values() for name in GROUPED & layer.tables.keys()]
-        groups = (number for grouped in tables for number in grouped.get("groups") or ())
-        return lcm(2 if table.positions.form in WAVES else 1, *groups)
-    if (section, key) == ("feed_forward", "d_ff"):
-        return lcm(*(table.get("groups") or ()))
+        return 2 if table.positions.form in WAVES else 1
     divisor = _letters(section)[key].cut
     return int(table.get(divisor) or 1) if divisor else 1
 
@@ -336,7 +331,7 @@ def frame_of(stack: StackSpec) -> StackSpec:
     first = next(iter(stack.layer.values())).feed_forward
     plain = FeedForwardOptions.of({
         "activation": first.activation if first else "gelu", "bias": False, "d_ff": 7 * 64,
-        "down_bias": False, "gated": False, "groups": None, "inner_norm": False, "sparsity": None,
+        "down_bias": False, "gated": False, "inner_norm": False, "sparsity": None,
     })  # fmt: skip
     norm = stack.norm.replace(joint=[], after=[], without=[], parallel="no", place="pre")
     layer = LayerSpec(["feed_forward"], norm, without_rotation(stack.positions), {"feed_forward": plain})

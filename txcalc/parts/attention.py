@@ -23,7 +23,6 @@ from txcalc.parts.options import (
     biases,
     count,
     flag,
-    groups_of,
     key,
     letter,
     one_of,
@@ -99,8 +98,6 @@ class Attention(Composite):
     d_memory: Num | None = None
     # The concatenated heads are the result: no projection o.
     direct: bool = False
-    # Groups of the grouped projections q, k, v and o (SqueezeBERT, arXiv 2006.11316).
-    groups: tuple[Num, ...] | None = None
     # On one rank: gather heads for norms over all of them; sums the statistics of `inner_norm`.
     query_gather: AllGather | None = None
     key_gather: AllGather | None = None
@@ -114,13 +111,12 @@ class Attention(Composite):
         # The encoder's output is one tensor for all layers: `model.Memory` saves it once.
         at: Raw = {"on": on_source} if cross else {}
         read = self.d_model if self.d_memory is None else self.d_memory
-        of_q, of_k, of_v, of_o = self.groups or (None, None, None, None)
-        yield Child("q", linear(self.d_model, queries, bias="q" in self.biases, keeps=keeps, groups=of_q), duty="reads")
+        yield Child("q", linear(self.d_model, queries, bias="q" in self.biases, keeps=keeps), duty="reads")
         if self.lender is None:
-            projection = linear(read, pairs, bias="k" in self.biases, keeps="no", groups=of_k)
+            projection = linear(read, pairs, bias="k" in self.biases, keeps="no")
             yield Child("k", projection, **at, duty="reads")
         if self.lender is None and not self.tied_kv:
-            projection = linear(read, values, bias="v" in self.biases, keeps="no", groups=of_v)
+            projection = linear(read, values, bias="v" in self.biases, keeps="no")
             yield Child("v", projection, **at, duty="reads")
         if self.gate:
             yield Child(
@@ -149,7 +145,7 @@ class Attention(Composite):
             return
         keeps = "yes" if self.gate or self.inner_norm else "eager"
         read = self.n_heads * self.core.d_v
-        yield Child("o", linear(read, self.d_model, bias="o" in self.biases, keeps=keeps, groups=of_o), duty="writes")
+        yield Child("o", linear(read, self.d_model, bias="o" in self.biases, keeps=keeps), duty="writes")
 
     def peak_elements(self) -> Num:
         """Queries, keys, values and the result."""
@@ -164,8 +160,6 @@ class Attention(Composite):
         """Its query heads, and its key/value heads or a replicated one; norms over all heads stay whole."""
         if self.mask:
             ways.cannot_split("mask that the values of all heads make")
-        if self.groups:
-            ways.cannot_split("attention whose projections are in groups")
         if self.direct:
             ways.cannot_split("attention without o")
         heads, groups = ways.split("n_heads", self.n_heads), ways.groups("n_kv_heads", self.n_kv_heads)
@@ -215,7 +209,6 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
     v_norm: bool = key(flag, False, "norm of V per head, without weights")
     tied_kv: bool = key(flag, False, "one projection for K and V")
     direct: bool = key(flag, False, "no output projection: the concatenated heads are the result")
-    groups: list[Num] | None = key(groups_of(4), None, "groups of the grouped projections q, k, v and o")
     kv_from: str | None = key(text, None, "shared KV: layer kind whose last layer provides keys and values")
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -285,7 +278,6 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
             inner_norm=self._inner_norm(norm, value),
             value_scale=None if lender is not None else self.v_scale,
             mask=DynamicMask(n_kv_heads=groups) if self.masked and not cross else None,
-            groups=tuple(self.groups) if self.groups else None,
             **fields,
         )
 

@@ -20,7 +20,6 @@ from txcalc.parts.options import (
     divided,
     every,
     flag,
-    groups_of,
     key,
     letter,
     one_of,
@@ -52,23 +51,18 @@ class FeedForward(Composite):
     # Bias of down alone; None: as the others.
     down_bias: bool | None = None
     inner_join: AllReduce | None = None
-    # Groups of the grouped up (and gate) and down.
-    groups: tuple[Num, ...] | None = None
     # Its weights belong to another layer.
     borrowed: bool = False
 
     def children(self) -> Iterator[Child]:
-        first, last = self.groups or (None, None)
         keeps = "yes" if self.keeps_input else "no"
         if self.gated:
             yield Child(
                 "gate",
-                linear(self.d_model, self.d_ff, bias=self.bias, keeps=keeps, groups=first, borrowed=self.borrowed),
+                linear(self.d_model, self.d_ff, bias=self.bias, keeps=keeps, borrowed=self.borrowed),
             )
         keeps = "no" if self.gated else keeps
-        yield Child(
-            "up", linear(self.d_model, self.d_ff, bias=self.bias, keeps=keeps, groups=first, borrowed=self.borrowed)
-        )
+        yield Child("up", linear(self.d_model, self.d_ff, bias=self.bias, keeps=keeps, borrowed=self.borrowed))
         yield Child(
             "activation", Activation(width=self.d_ff, form=self.activation, gated=self.gated, sparsity=self.sparsity)
         )
@@ -81,7 +75,7 @@ class FeedForward(Composite):
         keeps = "no" if input_saved else "yes"
         yield Child(
             "down",
-            linear(self.d_ff, self.d_model, bias=bias, keeps=keeps, groups=last, borrowed=self.borrowed),
+            linear(self.d_ff, self.d_model, bias=bias, keeps=keeps, borrowed=self.borrowed),
             duty="writes",
         )
 
@@ -94,8 +88,6 @@ class FeedForward(Composite):
 
     def shard(self, ways: Ways) -> FeedForward:
         """Column-parallel gate and up, row-parallel down, whose bias is whole."""
-        if self.groups:
-            ways.cannot_split("feed-forward in groups")
         width = ways.split("d_ff", self.d_ff)
         norm, join = ways.inner_norm(self.inner_norm, width), ways.norm_statistics(self.inner_norm)
         keeps = self.keeps_input or ways.gathers_each
@@ -261,7 +253,6 @@ class FeedForwardOptions(Mechanism, section="feed_forward", kind="feed_forward",
     bias: bool = key(flag, False, "biases")
     down_bias: bool = key(flag, lambda at: at["feed_forward"]["bias"], "bias of down")
     inner_norm: bool = key(flag, False, "norm before down")
-    groups: list[Num] | None = key(groups_of(2), None, "groups of the grouped up (and gate) and down")
     sparsity: float | None = key(
         real, None, "activation sparsity: share of the gate that is zeroed, by its mean and deviation"
     )
@@ -272,7 +263,6 @@ class FeedForwardOptions(Mechanism, section="feed_forward", kind="feed_forward",
             d_model=place.d_model,
             keeps_input=place.keeps_input,
             inner_norm=place.norm.over(self.d_ff) if self.inner_norm else None,
-            groups=tuple(self.groups) if self.groups else None,
         )
 
 

@@ -131,17 +131,6 @@ def tables(value: object) -> list[list[Any]]:
     return [[size(rows), size(reads)] for rows, reads in value]
 
 
-def groups_of(number: int) -> Check:
-    """A list of `number` group counts."""
-
-    def check(value: object) -> list[Any]:
-        if isinstance(value, list) and len(value) == number and any(item != 1 for item in value):
-            return [size(item) for item in value]
-        raise Wrong(f"a list of {number} whole numbers above 0, not all of them 1")
-
-    return check
-
-
 RMS_EPS, LAYER_EPS = 1e-6, 1e-5  # default epsilons
 
 ACTIVATIONS = (

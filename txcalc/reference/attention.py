@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from torch import Tensor, nn
 
 from txcalc.parts import attention as parts, cores, positions, spans
-from txcalc.reference.linear import FORMS, Linear, Norm, Times, linear, sinusoids
+from txcalc.reference.linear import FORMS, Linear, Norm, Times, sinusoids
 from txcalc.reference.run import Cached, Run, TensorOptions, current
 
 
@@ -266,14 +266,13 @@ class Attention(nn.Module):
     def __init__(self, part: parts.Attention, like: TensorOptions) -> None:
         super().__init__()
         d_model, heads, groups, width = part.d_model, part.n_heads, part.n_kv_heads, part.d_head
-        in_groups = part.groups or (None,) * 4
-        self.q = linear(d_model, heads * width, "q" in part.biases, like, in_groups[0])
+        self.q = Linear(d_model, heads * width, "q" in part.biases, like)
         self.lender, self.tied_kv = part.lender, part.tied_kv
         kv_input = d_model if part.d_memory is None else part.d_memory
         if self.lender is None:
-            self.k = linear(kv_input, groups * width, "k" in part.biases, like, in_groups[1])
+            self.k = Linear(kv_input, groups * width, "k" in part.biases, like)
         if self.lender is None and not self.tied_kv:
-            self.v = linear(kv_input, groups * part.core.d_v, "v" in part.biases, like, in_groups[2])
+            self.v = Linear(kv_input, groups * part.core.d_v, "v" in part.biases, like)
         self.q_norm = Norm(part.query_norm, like) if part.query_norm else None
         self.k_norm = Norm(part.key_norm, like) if part.key_norm else None
         self.v_norm = Norm(part.value_norm, like) if part.value_norm else None
@@ -292,7 +291,7 @@ class Attention(nn.Module):
         self.inner_norm = Norm(part.inner_norm, like) if part.inner_norm else None
         self.o: nn.Module = nn.Identity()
         if not part.direct:
-            self.o = linear(heads * part.core.d_v, d_model, "o" in part.biases, like, in_groups[3])
+            self.o = Linear(heads * part.core.d_v, d_model, "o" in part.biases, like)
         self.cross, self.width, self.d_value = isinstance(part.span, spans.Cross), width, part.core.d_v
 
     def forward(self, x: Tensor, run: Run) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.parts import feedforward as parts
-from txcalc.reference.linear import Activation, BareVector, Factors, Linear, Norm, Shift, linear
+from txcalc.reference.linear import Activation, BareVector, Factors, Linear, Norm, Shift
 from txcalc.reference.run import Run, TensorOptions, current
 
 
@@ -18,13 +18,12 @@ class FeedForward(nn.Module):
 
     def __init__(self, part: parts.FeedForward, like: TensorOptions) -> None:
         super().__init__()
-        first, last = part.groups or (None, None)
-        self.gate = linear(part.d_model, part.d_ff, part.bias, like, first) if part.gated else None
-        self.up = linear(part.d_model, part.d_ff, part.bias, like, first)
+        self.gate = Linear(part.d_model, part.d_ff, part.bias, like) if part.gated else None
+        self.up = Linear(part.d_model, part.d_ff, part.bias, like)
         self.activation = Activation(part.activation, part.sparsity, like)
         self.inner_norm = Norm(part.inner_norm, like) if part.inner_norm else None
         bias = part.bias if part.down_bias is None else part.down_bias
-        self.down = linear(part.d_ff, part.d_model, bias, like, last)
+        self.down = Linear(part.d_ff, part.d_model, bias, like)
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         y = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x), self.up(x))

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from txcalc.description import LayerSpec, StackSpec
 from txcalc.errors import ABSENT
-from txcalc.num import divides, exceeds
+from txcalc.num import exceeds
 from txcalc.parts.mechanisms import MIXERS
 from txcalc.parts.options import Options
 from txcalc.sources.tables import SOUND, ReportFault, apply, unequal
 
 if TYPE_CHECKING:
     from txcalc.parts.attention import AttentionOptions
-    from txcalc.parts.feedforward import FeedForwardOptions
     from txcalc.parts.latent import LatentOptions
 
 
@@ -26,8 +25,6 @@ def check_layer(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
         apply(ATTENTION_RULES, layer.attention, layer, stack, fault)
     if "shared" in layer.tables:
         apply((_shared_block,), layer, stack, fault)
-    if layer.feed_forward:
-        apply((_ffn_groups,), layer.feed_forward, stack, fault)
     if layer.latent:
         apply((_index,), layer.latent, layer, stack, fault)
     if "compressed" in layer.tables:
@@ -136,20 +133,6 @@ def _parallel_parts(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> N
         fault("norm.parallel", parts, expected)
 
 
-def _groups(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
-    """All groups of a projection have equal widths."""
-    d_model = stack.d_model
-    if attention.groups is None:
-        return
-    key, value = attention.d_head, attention.d_v or attention.d_head
-    pairs = [(attention.n_heads, key), (attention.n_kv_heads, key), (attention.n_kv_heads, value)]
-    widths = [*((d_model, heads * width) for heads, width in pairs), (attention.n_heads * value, d_model)]
-    for groups, sizes in zip(attention.groups, widths, strict=True):
-        if not all(divides(groups, size) for size in sizes):
-            fault("attention.groups", attention.groups, f"divisors of {sizes[0]} and {sizes[1]}")
-            return
-
-
 def _blocks(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     block = attention.get("block")
     if block and stack.role != "encoder":
@@ -182,14 +165,7 @@ def _residual_scale(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> N
         fault("norm.residual_scale", True, "false: it needs a norm before every part, and no parallel parts")
 
 
-def _ffn_groups(table: FeedForwardOptions, stack: StackSpec, fault: ReportFault) -> None:
-    if table.groups is None:
-        return
-    if not all(divides(groups, width) for groups in table.groups for width in (stack.d_model, table.d_ff)):
-        fault("feed_forward.groups", table.groups, f"divisors of {stack.d_model} and {table.d_ff}")
-
-
-ATTENTION_RULES = (_rotary_width, _chunks, _without_projection, _shared_kv, _groups, _key_mask, _blocks)
+ATTENTION_RULES = (_rotary_width, _chunks, _without_projection, _shared_kv, _key_mask, _blocks)
 LAYER_RULES = (_score_bias, _check_disentangled, _spread, _position_form, _residual_scale, _joint_norm, _parallel_parts)
 
 

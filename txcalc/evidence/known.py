@@ -95,9 +95,9 @@ def all_known(
     with_scores  the same with attention probabilities stored for backward
     """
     inherited = theorems.inheritance(model, tuple(quantities.values()), printed, with_scores)
-    stated = model.description.params  # with notes: of a model before a change
+    stated = model.description.params
     published = bool(model.description.published) and stated == model.params
-    other_than_stated = stated not in (None, model.params) and not model.notes
+    other_than_stated = stated not in (None, model.params) and not model.changed
     evidence = {}
     for name, quantity in quantities.items():
         known = Evidence(*inherited[quantity]) if quantity in inherited else MODELLED

@@ -220,11 +220,11 @@ def obstacle(unit: Unit) -> str:
 def bearing(unit: Unit) -> list[Unit]:
     """The structures whose theorems prove its parameters and FLOPs: itself, or smaller ones that it is the sum of; []
     where one is missing."""
-    if (why := obstacle(unit)) in (
-        "",
-        OTHER_FORMULAS,
-    ):  # a sum of the same wrong parts is no proof against its own theorem
-        return [] if why else [unit]
+    why = obstacle(unit)
+    if not why:
+        return [unit]
+    if why == OTHER_FORMULAS:  # a sum of the same wrong parts would prove them
+        return []
     for structures in splits.candidates(unit, theorems()):
         if not any(map(obstacle, structures)) and _same_formulas(unit, structures[0]):
             return structures

@@ -5,22 +5,19 @@ Texts are compared whole: a message is part of the interface.
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from paths import DATA
+from paths import DATA, stored_rows
 
 import txcalc
 from txcalc import InputError, MissingExtra, Refuted, TxcalcError, UnknownName
 from txcalc.errors import ABSENT, Fault, nearest, quote
 from txcalc.parts.forms import FORMS
 from txcalc.sources import build
-
-REFUSED: dict[str, list[Any]] = json.loads((DATA / "refused.json").read_text("utf-8"))
 
 SIZE = "expected a whole number from 1 to 1,000,000,000"
 
@@ -130,7 +127,7 @@ PIECE: dict[str, Any] = {"name": "a", "form": "linear", "sizes": [64, 64]}
 
 
 @pytest.mark.drawn(quick=1000)
-@pytest.mark.parametrize(("change", "expected"), REFUSED["pieces"])
+@pytest.mark.parametrize(("change", "expected"), stored_rows("refused.json", "pieces"))
 def test_pieces(change: dict[str, Any], expected: str) -> None:
     message = refusal(build, described({"around": [PIECE | change]}), "model.toml")
     assert message.startswith("model.toml: around is ") and f"expected {expected}" in message

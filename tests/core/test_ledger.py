@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from paths import stored_rows
 from tiny import TINY
 
 import txcalc
@@ -91,21 +92,7 @@ def test_an_entry_prints_as_its_path(deepseek: Ledger) -> None:
     assert repr(deepseek.at("layers.0.attention.q_a").entries[0]) == "<layers.0.attention.q_a × 1: Linear>"
 
 
-@pytest.mark.parametrize(
-    ("work", "message"),
-    [
-        ({"batch": 0}, "batch is 0, expected a whole number from 1 to 1,000,000,000,000"),
-        ({"tokens": -1}, "tokens is -1, expected a whole number from 1 to 1,000,000,000,000"),
-        ({"tokens": 10**30}, f"tokens is {10**30}, expected a whole number from 1 to 1,000,000,000,000"),
-        ({"tokens": 1.5}, "tokens is 1.5, expected a whole number from 1 to 1,000,000,000,000"),
-        ({"tokens": float("nan")}, "tokens is nan, expected a whole number from 1 to 1,000,000,000,000"),
-        ({"tokens": None}, "tokens is None, expected a whole number from 1 to 1,000,000,000,000"),
-        ({"past": True}, "past is True, expected a whole number from 0 to 1,000,000,000,000"),
-        ({"logits": "some"}, "logits is 'some', expected 'all' or 'last'"),
-        ({"mla": "naive"}, "mla is 'naive', expected 'expanded' or 'absorbed'"),
-        ({"source": 5}, "source is 5, expected nothing: gpt2 has no encoder of its own length (drop it)"),
-    ],
-)
+@pytest.mark.parametrize(("work", "message"), stored_rows("refused.json", "workloads"))
 def test_workloads_that_cannot_be(work: dict[str, object], message: str) -> None:
     with pytest.raises(InputError) as error:
         txcalc.load("gpt2").ledger(**work)  # type: ignore[arg-type]

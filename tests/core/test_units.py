@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 import pytest
-from paths import DATA
+from paths import stored_rows
 
 from txcalc import InputError, UnknownName
 from txcalc.units import DTYPE_BITS, bits_of, parse_bytes, parse_count, parse_seconds, parse_tokens, short
 
-UNITS: dict[str, list[Any]] = json.loads((DATA / "units.json").read_text("utf-8"))
 
-
-@pytest.mark.parametrize(("unit", "text", "number"), UNITS["accepted"])
+@pytest.mark.parametrize(("unit", "text", "number"), stored_rows("units.json", "accepted"))
 def test_accepted(unit: str, text: str, number: int) -> None:
     parse = {"tokens": parse_tokens, "count": parse_count, "bytes": parse_bytes}[unit]
     assert parse(text) == number
@@ -52,7 +49,7 @@ def test_refused_as_memory(text: str, message: str) -> None:
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize(("number", "words"), UNITS["short"])
+@pytest.mark.parametrize(("number", "words"), stored_rows("units.json", "short"))
 def test_short(number: Any, words: str) -> None:
     assert short(number) == words
 

@@ -16,7 +16,7 @@ import pytest
 from command import Command
 from evidence_of import config, how_known, inherited
 from extras import needs
-from paths import HF
+from paths import HF, stored_rows
 from tiny import TINY
 from typer.testing import CliRunner
 
@@ -659,28 +659,7 @@ def test_keys_of_the_other_stream_are_refuted(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 @pytest.mark.drawn(1000)
-@pytest.mark.parametrize(
-    ("text", "true"),
-    [
-        ("Eq(a, b)", False),
-        ("Ne(a + b, 3)", True),
-        ("And(a >= 1, b > a)", False),
-        ("Or(a > b, b > 1)", True),
-        ("Not(And(a < b, b < 2))", True),
-        ("1 < a*b - a", True),
-        ("Ne(a*b, a)", True),
-        ("Ne(a, b)", False),
-        ("a*b >= a", True),
-        ("a >= b", False),
-        ("Eq(Max(1, a*b), a*b)", True),
-        ("Ne(Mod(a, a*b), 0)", True),
-        ("Eq(Mod(a*b, a), 0)", True),
-        ("Ne(Mod(b, a), 0)", False),
-        ("a > 1", True),
-        ("a > 2", False),
-        ("Ne(2*a - 2*b, 2)", False),
-    ],
-)
+@pytest.mark.parametrize(("text", "true"), stored_rows("units.json", "conditions"))
 def test_what_is_true_of_all_sizes(text: str, true: bool) -> None:
     from txcalc.verification.sizes import always
 

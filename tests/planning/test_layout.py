@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from itertools import product
 from typing import Any
 
 import pytest
 from command import typed
-from paths import DATA
+from paths import stored_rows
 from tiny import TINY
 
 from txcalc import load
@@ -18,8 +17,6 @@ from txcalc.ledger import walk
 from txcalc.planning.layout import ORDER, SERVING_ORDER, Group, Layout, parse_layout, ranks_per_node, standing
 from txcalc.planning.parallelism import Sharding
 from txcalc.sources import build
-
-REFUSED: dict[str, list[Any]] = json.loads((DATA / "refused.json").read_text("utf-8"))
 
 
 def test_a_layout_is_read_by_name() -> None:
@@ -157,13 +154,13 @@ def test_numbers_of_a_layout(
     assert text == "one GPU" or parse_layout(text.replace(" ", ",")) == layout
 
 
-@pytest.mark.parametrize(("layout", "message"), REFUSED["layouts"])
+@pytest.mark.parametrize(("layout", "message"), stored_rows("refused.json", "layouts"))
 def test_what_is_no_layout(layout: dict[str, int], message: str) -> None:
     faults = "; ".join(map(str, Layout(**layout).faults()))
     assert message in faults and bool(message) == bool(faults)
 
 
-@pytest.mark.parametrize(("source", "layout", "serving", "message"), REFUSED["layouts of models"])
+@pytest.mark.parametrize(("source", "layout", "serving", "message"), stored_rows("refused.json", "layouts of models"))
 def test_layouts_that_a_model_does_not_allow(source: str, layout: dict[str, int], serving: bool, message: str) -> None:
     faults = "; ".join(map(str, Sharding(load(source), serving).faults(Layout(**layout))))
     assert message in faults and bool(message) == bool(faults)

@@ -47,12 +47,9 @@ def served(**options: Any) -> Any:
     return request(1000, 100, answer=10, **options)
 
 
-WIDE = load("D=256 L=1 h=4 F=256 V=50")
-
-
 def quark(group: object) -> Any:
     weight = {"dtype": "int4", "group_size": group}
-    return from_config(WIDE, {"quant_method": "quark", "global_quant_config": {"weight": weight}})
+    return from_config(SMALL, {"quant_method": "quark", "global_quant_config": {"weight": weight}})
 
 
 # Of each number that is asked for: what takes it, the last ones that may be, and those next to them that may not.
@@ -97,8 +94,8 @@ ENDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]] =
     "accumulation": (lambda n: Recipe(accumulation=n).check(), (1, MOST), (0, MOST + 1)),
     "length": (lambda n: Recipe(tokens=n).check(), (1, LONGEST), (0, LONGEST + 1)),
     "every": (lambda n: Recipe(recompute=f"every:{n}").check(), (1, MOST), (0, MOST + 1)),
-    "tile": (lambda n: from_config(WIDE, {"quant_method": "fp8", "weight_block_size": [n, 128]}), (1, 128), (0, -1)),
-    "bits of MLX": (lambda n: from_config(WIDE, {"bits": n, "group_size": 64}), (2, 3, 4, 5, 6, 8), (1, 7)),
+    "tile": (lambda n: from_config(SMALL, {"quant_method": "fp8", "weight_block_size": [n, 128]}), (1, 128), (0, -1)),
+    "bits of MLX": (lambda n: from_config(SMALL, {"bits": n, "group_size": 64}), (2, 3, 4, 5, 6, 8), (1, 7)),
     "group of Quark's": (lambda n: quark(n), (1, 32), (0, -1)),
     "rows of distances": (
         lambda n: load(TINY["deberta"]).set({"positions.rows": n, "positions.clipped": False}), (2, 12), (0, 13, 14)

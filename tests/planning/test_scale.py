@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from command import Command
-from paths import DATA
+from paths import DATA, stored_rows
 
 from txcalc import load
 from txcalc.errors import InputError, UnknownName
@@ -24,8 +24,6 @@ from txcalc.planning.scaling import (
     laws as scaling_laws,
     twenty_to_one,
 )
-
-REFUSED: dict[str, list[Any]] = json.loads((DATA / "refused.json").read_text("utf-8"))
 
 run = Command()
 GOPHER = 5.76e23
@@ -201,7 +199,7 @@ def test_a_law_says_where_it_was_not_fitted(question: ScalingQuestion, law: Scal
     assert all(word in warnings for word in words) and bool(words) == bool(warnings)
 
 
-@pytest.mark.parametrize(("question", "message"), REFUSED["laws"])
+@pytest.mark.parametrize(("question", "message"), stored_rows("refused.json", "laws"))
 def test_what_no_law_can_be_asked(question: dict[str, Any], message: str) -> None:
     faults = ""
     try:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from paths import TESTS
+from paths import TESTS, stored_rows
 from strategies import LEAVES
 
 import txcalc
@@ -397,31 +397,7 @@ def test_formulas_are_arithmetic(module: ModuleType) -> None:
     assert faults(inspect.getsource(module), fields()) == []
 
 
-@pytest.mark.parametrize(
-    "planted",
-    [
-        "return 0.5 * self.d_in",
-        "return self.d_in / 2",
-        "return self.d_in ** 2",
-        "return -self.d_in",
-        "return int(self.d_in)",
-        "return min(self.d_in, self.d_out)",
-        "return self.d_in if self.d_in else 1",
-        "return self.d_in if self.d_in > self.d_out else 1",
-        "return self.d_in == 1",
-        "return self.d_in or 1",
-        "return self.d_in and self.d_out",
-        "if work.past == 0: return 1",
-        "if not self.d_in: return 1",
-        "while self.d_in: pass",
-        "assert self.d_in",
-        "total = 0; total += self.d_in",
-        "return [1 for i in range(3) if self.d_in]",
-        "wide = self.d_in > 3; return 1 if wide else 2",
-        "return (self.d_in > 3) * 2",
-        "return sum([self.d_in])",
-    ],
-)
+@pytest.mark.parametrize("planted", stored_rows("refused.json", "formulas of leaves"))
 def test_a_planted_formula_is_noticed(planted: str) -> None:
     body = "".join(f"        {line.strip()}\n" for line in planted.split(";"))
     assert faults(f"class Linear(Leaf):\n    def weights(self, work):\n{body}", fields())

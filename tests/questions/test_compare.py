@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from command import Command
-from paths import HF
+from paths import HF, stored_rows
 
 from txcalc import InputError, load
 from txcalc.planning.crossover import lengths
@@ -45,24 +45,9 @@ def test_every_preset_compares(name: str) -> None:
     assert "parameters" in out
 
 
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [
-        (Fraction(1), "="),
-        (Fraction(0), "×0"),
-        (Fraction(121, 100), "×1.21"),
-        (Fraction(1, 2), "×0.50"),
-        (Fraction(123, 10), "×12.3"),
-        (Fraction(9999, 10), "×1.00K"),
-        (Fraction(123456), "×123K"),
-        (Fraction(1, 10), "×0.10"),
-        (Fraction(1, 20), "×0.05"),
-        (Fraction(1, 20000), "×5e-05"),
-        (Fraction(10001, 10000), "×1.00"),
-    ],
-)
-def test_ratios_in_few_characters(ratio: Fraction, text: str) -> None:
-    assert ratio_text(ratio) == text
+@pytest.mark.parametrize(("ratio", "text"), stored_rows("units.json", "ratios"))
+def test_ratios_in_few_characters(ratio: str, text: str) -> None:
+    assert ratio_text(Fraction(ratio)) == text
 
 
 @pytest.mark.parametrize(

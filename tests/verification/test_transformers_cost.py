@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from command import Command
-from paths import DATA, GOLDEN, HF
+from paths import GOLDEN, HF, stored_rows
 
 from txcalc.errors import InputError
 from txcalc.sources import build
@@ -167,7 +167,7 @@ def test_refused(config: Any, message: str) -> None:
 LLAMA = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
          "num_attention_heads": 4, "vocab_size": 100}  # fmt: skip
 QWEN = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
-REFUSED: list[list[Any]] = json.loads((DATA / "refused.json").read_text("utf-8"))["via"]
+REFUSED = stored_rows("refused.json", "via")
 
 
 @pytest.mark.drawn(1000)

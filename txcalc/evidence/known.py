@@ -42,7 +42,7 @@ ORACLES = {
     "traffic": ("operators", "traffic_rows", "elements that parts read and write, each once"),
     "other": ("operators", "other_rows", "FLOPs of norms, activations, sums and softmax, operator by operator"),
     "memory": ("memory", "rows", "a training step's weights, gradients, optimizer state and kept tensors"),
-    "transformers": ("witness", "rows", "the weights of transformers' own module of the same config.json"),
+    "transformers": ("against_transformers", "rows", "the weights of transformers' own module of the same config.json"),
 }
 # Measurements on a device, of prefill, decode and a training step.
 MEASURES = {

@@ -17,7 +17,7 @@ from command import Command
 from msgspec.structs import replace
 from paths import DATA, HF
 from plans import plan
-from tiny import tiny
+from tiny import config_sizes, tiny
 
 from txcalc import hardware, load, train
 from txcalc.errors import InputError
@@ -367,17 +367,8 @@ def test_a_config_that_is_not_understood_is_refused(config: dict[str, Any], word
 
 
 def test_a_quantised_config_json_is_counted_as_published(tmp_path: Path) -> None:
-    llama = {
-        "model_type": "llama",
-        "hidden_size": 256,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 768,
-        "vocab_size": 1000,
-        "torch_dtype": "float16",
-        "tie_word_embeddings": False,
-    }
+    llama = config_sizes(256, 3, 4, 768, 1000, model_type="llama", num_key_value_heads=2, tie_word_embeddings=False)
+    llama |= {"torch_dtype": "float16"}
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**llama, "quantization_config": {"quant_method": "fp8"}}))
     narrow = 3 * (ATTENTION + WIDE_FFN)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from extras import needs
 from paths import DATA, ROOT
+from tiny import config_sizes
 
 RECIPE_FILES = DATA / "recipes"
 RECIPES = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
@@ -26,15 +27,7 @@ DESCRIBED = (RECIPE_FILES / "toy.toml").read_text("utf-8")
 FAMILY = """{"toy": {"like": "llama", "require": [[1, "toy_version", "only version 1 is supported"]],
 "window": {"key": "local_span", "default": "required", "local": "but last", "period": 2}},
 """
-CONFIG = {
-    "model_type": "toy",
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 96,
-    "vocab_size": 100,
-    "local_span": 4,
-}
+CONFIG = config_sizes(64, 2, 4, 96, 100, model_type="toy", local_span=4)
 QUANTITY = """
 
 QUANTITIES["weights_read"] = "elements of weights that a pass reads"

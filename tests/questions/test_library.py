@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from paths import HF, ROOT
+from tiny import config_sizes
 
 import txcalc
 from txcalc import COMMANDS, InputError, TxcalcError
@@ -24,13 +25,6 @@ from txcalc.sources.huggingface import describe
 from txcalc.units import short
 
 CONFIGS: dict[str, dict[str, Any]] = json.loads((HF / "configs.json").read_text())
-SMALL = {
-    "hidden_size": 256,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 512,
-    "vocab_size": 999,
-}
 BLOCK = {"d_model": 512, "n_layers": 6, "attention": {"n_heads": 8}, "feed_forward": {"d_ff": 2048, "gated": False}}
 PACKAGE = Path(txcalc.__file__).parent
 QUESTIONS = sorted(path.stem for path in (PACKAGE / "questions").glob("*.py") if ">>>" in path.read_text("utf-8"))
@@ -107,7 +101,7 @@ def test_config_objects_are_read_as_their_files() -> None:
 def test_modules_are_read_by_their_configs() -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers (pip install 'txcalc[transformers]')")
     torch = pytest.importorskip("torch")
-    config = transformers.LlamaConfig(**SMALL)
+    config = transformers.LlamaConfig(**config_sizes(256, 2, 4, 512, 999))
     classes: list[Callable[..., Any]] = [transformers.LlamaForCausalLM, transformers.LlamaModel]
     with torch.device("meta"):
         whole, bare = (cls(config) for cls in classes)

@@ -18,6 +18,7 @@ import pytest
 from command import typed
 from hypothesis import given, strategies as st
 from paths import GOLDEN
+from tiny import config_sizes
 from typer.testing import CliRunner
 
 import txcalc
@@ -30,21 +31,9 @@ from txcalc.sources.safetensors import BITS, INDEX
 
 Shapes = dict[str, tuple[str, tuple[int, ...]]]
 
-TINY = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 100,
-    "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": False,
-    "attention_bias": False,
-    "mlp_bias": False,
-}
+TINY = config_sizes(64, 3, 4, 96, 100, num_key_value_heads=2, max_position_embeddings=128, rms_norm_eps=1e-5)
+TINY |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+TINY |= dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias"), False)
 
 
 def llama(config: dict[str, Any] = TINY, dtype: str = "BF16") -> Shapes:
@@ -471,14 +460,7 @@ def test_seventy_billion_parameters_in_eighty_files_are_read_without_a_weight(tm
             seconds.append(after.ru_utime - before.ru_utime)
         return min(seconds)
 
-    config = TINY | {
-        "hidden_size": 8192,
-        "intermediate_size": 28672,
-        "num_hidden_layers": 80,
-        "num_attention_heads": 64,
-        "num_key_value_heads": 8,
-        "vocab_size": 128256,
-    }
+    config = TINY | config_sizes(8192, 80, 64, 28672, 128256, num_key_value_heads=8)
     place = folder(tmp_path, llama(config), shards=80, config=config)
     model = txcalc.load(place)
     assert spent(str(place)) < 3 * spent("llama-3.1-70b")

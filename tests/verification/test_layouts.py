@@ -13,7 +13,7 @@ from extras import needs
 from layouts import MEASURED as KEPT, case_of, model_of
 from msgspec.structs import replace
 from ranks import run_rank
-from tiny import TINY
+from tiny import TINY, config_sizes
 
 from txcalc import hardware, load
 from txcalc.errors import InputError
@@ -361,10 +361,7 @@ def test_schedules_are_torch_s_action_by_action(schedule: str) -> None:
     assert cases > 200
 
 
-SIZES = {
-    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 8,
-    "num_key_value_heads": 4, "vocab_size": 256, "pad_token_id": 0,
-}  # fmt: skip
+SIZES = config_sizes(64, 2, 8, 96, 256, num_key_value_heads=4, pad_token_id=0)
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 

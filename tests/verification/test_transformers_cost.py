@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from command import Command
 from paths import GOLDEN, HF, stored_rows
+from tiny import config_sizes
 
 from txcalc.errors import InputError
 from txcalc.sources import build
@@ -164,9 +165,8 @@ def test_refused(config: Any, message: str) -> None:
     assert message in str(refusal.value) and len(str(refusal.value).splitlines()) == 1
 
 
-LLAMA = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-         "num_attention_heads": 4, "vocab_size": 100}  # fmt: skip
-QWEN = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+QWEN = config_sizes(64, 2, 4, 96, 100)
+LLAMA = QWEN | {"model_type": "llama"}
 REFUSED = stored_rows("refused.json", "via")
 
 

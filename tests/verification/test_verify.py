@@ -20,7 +20,7 @@ from evidence_of import how_known
 from msgspec.structs import replace
 from paths import DATA, HF
 from strategies import LEAVES
-from tiny import TINY, tiny
+from tiny import TINY, config_sizes, tiny
 
 from txcalc import load, verify as verify_all
 from txcalc.errors import InputError, Refuted, UnknownName
@@ -341,16 +341,9 @@ def test_a_tie_that_transformers_forces_is_explained() -> None:
 def test_a_config_that_was_misread_differs_from_what_transformers_makes_of_it(tmp_path: Path) -> None:
     """The witness has the file itself: a description written back would repeat what was misread."""
     pytest.importorskip("transformers")
-    sizes = {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "head_dim": 12,
-        "intermediate_size": 40,
-    }
-    config = {"model_type": "llama", "vocab_size": 50, "attention_bias": True, "architectures": ["LlamaForCausalLM"]}
+    config = config_sizes(32, 2, 4, 40, 50, model_type="llama", head_dim=12, architectures=["LlamaForCausalLM"])
     for name, bias in (("right", True), ("wrong", False)):
-        (tmp_path / f"{name}.json").write_text(json.dumps({**config, **sizes, "attention_bias": bias}))
+        (tmp_path / f"{name}.json").write_text(json.dumps({**config, "attention_bias": bias}))
     right, wrong = (load(tmp_path / f"{name}.json") for name in ("right", "wrong"))
     assert verify(right, ["transformers"]).ok
     misread = replace(wrong, raw=right.raw, origin=right.origin)

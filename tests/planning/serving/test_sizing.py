@@ -219,19 +219,8 @@ def test_a_dear_plan_is_named_as_that() -> None:
     costs = [row["speed"]["capacity"]["cost_per_million_output"] for row in rows[:2]]
     assert rows[1]["times_cheapest"] == pytest.approx(costs[1] / costs[0]) and costs[1] > costs[0]
     # One H100 holds the model with hardly a user: its tokens cost 5 times those of an H200, those of two are cheaper.
-    seventy = (
-        "llama-3.3-70b",
-        "--gpu",
-        "h100@2.5",
-        "--gpu",
-        "h200@3.5",
-        "--weights",
-        "fp8",
-        "--tpot",
-        "50ms",
-        *CHAT[2:6],
-    )
-    rows = run.data(*seventy)["deployments"]
+    seventy = "llama-3.3-70b --gpu h100@2.5 --gpu h200@3.5 --weights fp8 --tpot 50ms"
+    rows = run.data(*seventy.split(), *CHAT[2:6])["deployments"]
     assert [(row["gpu"]["name"], row["layout"]["gpus"]) for row in rows] == [("h100-sxm", 2), ("h200", 2)]
     # A kind without a price has no cost; an encoder has that of an hour.
     mixed = run("llama-3.1-8b", *cards[:-1], "h100:1", "--gpu", "a100-80gb:1@2", "--concurrency", "1")[1]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from paths import HF
+from tiny import config_sizes
 
 import txcalc
 from txcalc.errors import InputError
@@ -19,15 +20,7 @@ from txcalc.sources.huggingface.families import WHOLES
 
 Config = dict[str, Any]
 
-LLAMA: Config = {
-    "hidden_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "intermediate_size": 96,
-    "vocab_size": 100,
-    "max_position_embeddings": 128,
-}
+LLAMA: Config = config_sizes(64, 3, 8, 96, 100, num_key_value_heads=4, max_position_embeddings=128)
 
 
 # Described in README.md beside it.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from txcalc.description import as_tables
 from txcalc.errors import Fault, InputError, quote
@@ -74,7 +74,8 @@ class Expression:
         import ast
 
         if name := self._spelt.get(id(node)):
-            return cast("int", lookup(name))
+            size = lookup(name)
+            return size if isinstance(size, int) else Fraction(size)
         value = node.value if isinstance(node, ast.Constant) else None
         if isinstance(value, int | float) and not isinstance(value, bool):
             if value > MOST_SIZE:

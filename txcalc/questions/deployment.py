@@ -448,6 +448,7 @@ class Speed(Point, kw_only=True):
     front           the Pareto front of TPOT and tokens per second and GPU, over all layouts that fit
     cheapest        of all points within the limits, that of the fewest GPU-seconds per request
     highest_rate    if the rate is too high: the highest within the limits
+    sustainable_requests_per_s   at a rate: the highest that the plan keeps up with, whatever the latencies
     floors          if a limit is missed: the lower bounds of one sequence on any layout of these GPUs
     running         sequences in the decode step of `achievable`
     layouts_compared   layouts of the points that `front` and `cheapest` are chosen from
@@ -483,6 +484,7 @@ class Speed(Point, kw_only=True):
     layouts_compared: int
     meets_limits: bool
     highest_rate: Point | None = None
+    sustainable_requests_per_s: float | None = None
     floors: LatencyLimits | None = None
     libraries: dict[str, LibrarySource] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -716,6 +718,7 @@ def speed(serving: Serving, with_capacity: bool = False) -> Speed:
         layouts_compared=sum(choice.serves for choice in serving.timed_choices),
         meets_limits=not serving.unmet,
         highest_rate=point(serving, most) if most else None,
+        sustainable_requests_per_s=serving.sustainable_rate,
         floors=LatencyLimits(floors.ttft, floors.tpot) if floors else None,
         libraries=serving.layout_time.libraries,
         notes=serving.notes,

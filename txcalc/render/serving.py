@@ -50,6 +50,7 @@ def headline(answer: Deploy, speed: Speed) -> list[str]:
         if (pools := speed.disaggregated) and pools.steady.timed:
             gpus = f"{pools.prefill.layout.gpus:,} of {pools.gpus:,} GPUs for prefill"
             label, pools_line = ", not disaggregated", [f"{load}, {gpus}: {_times(pools.steady)}"]
+        load += "" if speed.limits else _of_saturation(speed)
         return [*pools_line, f"{load}{label}: {_times(steady)}", *_speculation(speed), *_queue(answer, speed)]
     achievable, floor = speed.achievable, speed.floor
     prefill = "a pass" if achievable.tpot_s is None else "prefill"
@@ -96,6 +97,12 @@ def _queue(answer: Deploy, speed: Speed) -> list[str]:
     return [f"{speed.seats:,} of {speed.sequences:,} users are served at once, {full}; the others wait {seconds(wait)}"]
 
 
+def _of_saturation(speed: Speed) -> str:
+    """How near a rate is to the highest that the plan keeps up with."""
+    most = speed.sustainable_requests_per_s
+    return f" ({100 * speed.rate / most:.0f} % of the {three(most)} it can sustain)" if speed.rate and most else ""
+
+
 def _load(speed: Speed) -> str:
     rate, users = speed.rate, speed.sequences
     if rate is not None:
@@ -112,7 +119,8 @@ def verdict(answer: Deploy, speed: Speed) -> str | None:
         return _overload(answer, speed, steady)
     if not steady.timed:
         why = "the cache is full at times, so mean latencies have no closed form"
-        return f"sustainable, but near saturation; {'' if pools else 'use --simulate for latencies: '}{why}"
+        near = f"sustainable, but near saturation{_of_saturation(speed)}"
+        return f"{near}; {'' if pools else 'use --simulate for latencies: '}{why}"
     if not limits:
         return None
     if speed.meets_limits:

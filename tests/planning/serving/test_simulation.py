@@ -128,7 +128,8 @@ def test_where_no_closed_form_holds_the_simulation_answers() -> None:
     assert code == 0 and steady["lasts"] and steady["ttft_s"]["mean"] is steady["tpot_s"]["mean"] is None
     assert steady["requests_per_s"] == 4.6 and steady["output_tokens_per_s"] == pytest.approx(64 * 4.6)
     code, out, _ = run_(*argv, "--tpot", "10s")
-    assert code == 1 and out.startswith("sustainable, but near saturation; use --simulate for latencies: the cache is")
+    assert code == 1 and out.startswith("sustainable, but near saturation (94 % of the 4.88 it can sustain)")
+    assert run_.data("llama-3.1-8b", "--gpu", "l4", *argv[3:])["fewest_gpus"]["rented"] == 2  # not one near saturation
     code, out, _ = run_(*argv, "--tpot", "10s", "--simulate", "--requests", "2000", "--json")
     speed = json.loads(out)["speed"]
     assert code == 0 and speed["steady"]["ttft_s"]["mean"] == speed["simulation"]["ttft_s"]["mean"] > 0.5

@@ -117,7 +117,7 @@ def test_a_replica_that_spans_nodes_takes_whole_nodes() -> None:
     assert f"18 {why} 24 " in " ".join(out.split())
     # Three in one replica, which cannot be rented, are enough for a load that two are not.
     data = run.data(
-        "mixtral-8x7b", "--gpu", "4090", "--weights", "int4", "--rate", "3/s", "--prompt", "300", "--answer", "1k"
+        "mixtral-8x7b", "--gpu", "4090", "--weights", "int4", "--rate", "2.8/s", "--prompt", "300", "--answer", "1k"
     )
     assert data["fewest_gpus"] == {"needed": 3, "rented": 4, "replica": 2}
     out = run("llama-3.1-405b", "--gpu", "h200", "--node", "4")[1]

@@ -255,10 +255,16 @@ class Sizing:
         return self.limits.met_by(self._lightest[replica])
 
     def serves(self, layout: Layout) -> bool:
-        """Whether the load fits and is served within the limits."""
+        """Whether the load fits and is served within the limits; without limits, a rate with known latencies: where the
+        cache is full at times, a replica is near saturation."""
         if not self.planner.fits(layout, self.context, self.concurrency):
             return False
-        return not self.bounded or (self.timer.links_known(layout) and self.limits.met_by(self.steady_state(layout)))
+        if not self.bounded:
+            return True
+        if not self.timer.links_known(layout):
+            return False
+        steady = self.steady_state(layout)
+        return self.limits.met_by(steady) if self.limits else steady.timed
 
     def _is_enough(self, number: int, replicas: int) -> bool:
         """Whether as many replicas serve the load on any number of accelerators, rentable or not."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from math import ceil, floor, log10, sqrt
+from math import ceil, floor, inf, log10, sqrt
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -231,6 +231,13 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
                 inside = min(ceil(self.timer.steady(layout, rate=rate).in_system), choice.max_concurrency)
                 best = self.timer.point(layout, inside, rate, choice.max_concurrency)
         return best
+
+    @cached_property
+    def sustainable_rate(self) -> float | None:
+        """Requests per second at which the plan saturates; None: the load is no rate, or of disaggregated pools."""
+        if self.request.rate is None or self.pools:
+            return None
+        return self.timer.steady(self.chosen.layout, rate=inf).rate
 
     @cached_property
     def floors(self) -> Slo:

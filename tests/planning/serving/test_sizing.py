@@ -231,16 +231,16 @@ def test_a_dear_plan_is_named_as_that() -> None:
 
 @pytest.mark.slow
 def test_the_capacity_is_that_of_the_layout_that_answers_most() -> None:
-    """It was that of the layout best for one user: 170 users, a quarter of the requests."""
+    """The layout best for one user serves a quarter; pp=2 dp=8 ep=8 serves 3 % more, less than a prediction's error."""
     argv = ("deepseek-v3", "--gpu", "h200:16", "--context", "8k")
     data, out = run.both(*argv)
     speed, capacity = data["speed"], data["speed"]["capacity"]
-    assert capacity["layout"]["ep"] == 8 != speed["layout"]["ep"] and speed["below_capacity"][0]["sequences"] == 1
+    assert capacity["layout"]["ep"] == 16 != speed["layout"]["ep"] and speed["below_capacity"][0]["sequences"] == 1
     assert capacity["steady"]["requests_per_s"] > 4 * speed["batches"][-1]["steady"]["requests_per_s"]
     out = " ".join(out.split())
-    layout = "pp=2 dp=8 ep=8, the layout for many users"
-    assert f"H200 SXM ({layout}): 2,296 users in flight" in out and "Loads, pp=2 dp=8 ep=8 (the layout" in out
-    assert "--data-parallel-size 8 " in run(*argv, "--emit", "vllm")[1]
+    layout = "dp=16 ep=16, the layout for many users"
+    assert f"H200 SXM ({layout}): 2,048 users in flight" in out and "Loads, dp=16 ep=16 (the layout" in out
+    assert "--data-parallel-size 16 " in run(*argv, "--emit", "vllm")[1]
 
 
 def test_a_link_that_nothing_uses_is_a_note() -> None:

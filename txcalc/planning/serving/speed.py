@@ -51,6 +51,7 @@ DIFFER = (
     "end together as equal ones would (--answer 4k±400 draws lengths)"
 )
 MOST_LAYOUTS = 24  # compared for the Pareto front
+ALIKE_THROUGHPUT = 0.95  # of the highest: predictions are off by 8 % (the median in docs/limits.md)
 MOST_BATCH = 1 << 16  # sequences per replica that are evaluated
 
 
@@ -110,7 +111,8 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
     def capacity(self) -> list[OperatingPoint]:
         """The loads to show where none is given, ascending: one user, half of the maximum, and the maximum: the chosen
         load with limits, else all sequences that memory holds and the engine runs, on the layout with the highest
-        throughput then. Empty if one user misses a limit, or the model does not decode."""
+        throughput then, or on one without pipeline stages whose throughput differs by less than a prediction's error.
+        Empty if one user misses a limit, or the model does not decode."""
         best, chosen, timer = self.plan.best, self.chosen, self.timer
         if chosen.tpot is None or self.unmet:
             return []
@@ -121,7 +123,9 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
                 return min(choice.max_concurrency, min(timer.at_once, MOST_BATCH) * choice.layout.dp)
 
             serving = [choice for choice in self.timed_choices if choice.serves]
-            best = max(serving, key=lambda choice: timer.steady(choice.layout, full(choice)).rate)
+            rates = [timer.steady(choice.layout, full(choice)).rate for choice in serving]
+            alike = [i for i, rate in enumerate(rates) if rate >= ALIKE_THROUGHPUT * max(rates)]
+            best = serving[min(alike, key=lambda i: (serving[i].layout.pp > 1, -rates[i]))]
             users = full(best)
         numbers = sorted({1, max(1, users // 2), users})
         return [self._as_simulated(timer.point(best.layout, n, None, best.max_concurrency)) for n in numbers]

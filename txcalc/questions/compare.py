@@ -189,7 +189,7 @@ def compare(
     convention = CompareConvention.of(models, work, attention, dtype=dtype, kv_dtype=kv)
     budget = None
     # A short prompt would not see what a window saves.
-    length = contexts[0] if lengths else max(contexts, default=1) if windows else min(contexts, default=1)
+    length = contexts[0] if lengths else (max if windows else min)(contexts, default=1)
     if match is not None and by is not None:
         matches = [equal_budget(model, models[0], match, by, length, convention) for model in models[1:]]
         models[1:] = [rename(match.model, {by: match.best.value}) for match in matches]

@@ -79,12 +79,10 @@ def _preset(path: Path) -> Preset:
 def find(name: str) -> Preset:
     """A preset's raw description, its name, no assumptions, and a note if it is the user's."""
     short = name.strip().lower()
-    if short and not set(short) & set("/\\\0") and len(short) <= 80:
-        for place in _folders():
-            for stem in dict.fromkeys((name.strip(), short)):
-                path = place / f"{stem}.toml"
-                if path.is_file():
-                    return _preset(path)
+    paths = _files()
+    for stem in (name.strip(), short):
+        if stem in paths:
+            return _preset(paths[stem])
     if like := match_punctuation(short):
         raw, origin, assumptions, note = find(like)
         return raw, origin, assumptions, (*note, f"{name.strip()} is the preset {like}")

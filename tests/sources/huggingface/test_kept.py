@@ -112,15 +112,21 @@ def configs(file: str) -> dict[str, dict[str, Any]]:
     return {name: config.get("config", config) for name, config in stored.items()}
 
 
+def type_of(file: str, config: dict[str, Any]) -> object:
+    """What other code calls by one model type may be several."""
+    name = config.get("model_type")
+    return (name, str(config.get("architectures"))) if file == "custom" else name
+
+
 def row_of(file: str, number: int) -> str:
     """A config's totals; of the first of a type, also what its changes give."""
     stored = list(configs(file).items())
     name, config = stored[number]
-    types = {other.get("model_type") for _, other in stored[:number]}
+    types = {type_of(file, other) for _, other in stored[:number]}
     if file not in SMALL:
         types |= {other.get("model_type") for small in SMALL for other in configs(small).values()}
     return f"{name}: {row(config)}" + (
-        "" if config.get("model_type") in types else f"\n  {of_changes(config, file not in SMALL)}"
+        "" if type_of(file, config) in types else f"\n  {of_changes(config, file not in SMALL)}"
     )
 
 

@@ -129,10 +129,7 @@ MODULES: Mapping[type[Leaf], tuple[Callable[[Any, TensorOptions], nn.Module], In
     parts.GroupedLinear: (GroupedLinear, lambda part, b, t, s: [(b, t, part.groups * part.d_in)]),
     parts.LayerScale: (LayerScale, _vector_input),
     parts.Shift: (Shift, _vector_input),
-    parts.Activation: (
-        lambda part, like: Activation(part.form),
-        lambda part, b, t, s: [(b, t, part.width)] * (2 if part.gated else 1),
-    ),
+    parts.Activation: (lambda part, like: Activation(part.form), _vector_input),
     parts.Sum: (lambda part, like: Sum(), lambda part, b, t, s: [(b, t, part.width)] * 2),
     parts.Lookup: (lambda part, like: Lookup(part.rows, part.width, like), lambda *_: []),
     parts.Unused: (Unused, lambda *_: []),

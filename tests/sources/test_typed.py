@@ -14,6 +14,7 @@ from command import Command
 import txcalc
 from txcalc.errors import InputError
 from txcalc.sources import build, hub, presets
+from txcalc.sources.huggingface import MAX_BYTES
 from txcalc.sources.spec import stating_defaults
 
 run = Command()
@@ -179,7 +180,13 @@ def test_standard_input_is_a_description_or_a_config(source: str, monkeypatch: p
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         model = txcalc.load(source)
         assert model.params == (txcalc.load(equivalent) if equivalent else txcalc.load(CONFIG)).params
-    for wrong, message in (("nonsense", "is not valid TOML"), ("{", "is not valid JSON"), ("", "is empty")):
+    large = "{" + " " * MAX_BYTES
+    for wrong, message in (
+        ("nonsense", "is not valid TOML"),
+        ("{", "is not valid JSON"),
+        ("", "is empty"),
+        (large, "is larger"),
+    ):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(wrong.encode())))
         with pytest.raises(InputError, match=f"standard input: {message}"):
             txcalc.load(source)

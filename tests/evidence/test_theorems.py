@@ -24,7 +24,7 @@ from txcalc import load, show
 from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.evidence import splits, store, theorems
-from txcalc.evidence.domains import common, covers
+from txcalc.evidence.domains import common, covers, everywhere
 from txcalc.evidence.formulas import Formulas
 from txcalc.evidence.known import Evidence
 from txcalc.evidence.structures import with_numbers
@@ -294,6 +294,7 @@ def shown(how: str, *domains: str) -> list[QuantityEvidence]:
 )
 def test_several_proofs_hold_together_where_each_does(domains: list[str], domain: str) -> None:
     assert common(domains) == domain and theorems.weakest(shown("proved", *domains)) == ("proved", domain)
+    assert everywhere(domain) == (domain in ("", "all B, T ≥ 1", "nothing in it is masked"))
     measured = shown("measured", "at 73 sizes around windows of 2, 3, 5, 8", "at 11 sizes")
     assert theorems.weakest([*shown("proved", *domains), *measured]) == ("measured", "at 11 sizes")  # the fewest
 

@@ -349,14 +349,20 @@ def lines(answer: Sweep) -> Iterator[Panel]:
             series.append(Series(", ".join(words) or model, xs, [points[x] for x in xs], len(series), marked=marked))
         unit = "bytes" if "bytes" in quantity else ""
         log = (2 if unit else 10) if wide([y for line in series for y in line.ys]) else 0
-        meaning = re.sub(r" at --\w+", "", meaning)  # a figure names no option
-        yield Panel(
-            meaning[:1].upper() + meaning[1:], plot_axis(x), PlotAxis(meaning.partition(",")[0], unit, log), series
-        )
+        title, label = labels(meaning)
+        yield Panel(title, plot_axis(x), PlotAxis(label, unit, log), series)
+
+
+def labels(meaning: str) -> tuple[str, str]:
+    """The title of a panel, which names no option, and the label of its axis."""
+    text = re.sub(r" at --\w+", "", meaning)
+    return text[:1].upper() + text[1:], text.partition(",")[0]
 
 
 def stacks(answer: Sweep) -> Iterator[Panel]:
     """A panel per quantity and model, its kinds of parts on top of each other."""
+    from txcalc.sweeps.sweep import meaning
+
     (x,) = answer.axes
     drawn = {name.partition(".")[2] for row in answer.rows for name in answer.quantities if row[name]}
     colours = [kind for kind in KINDS if kind in drawn]  # one kind has one colour in all panels
@@ -372,8 +378,9 @@ def stacks(answer: Sweep) -> Iterator[Panel]:
                 for name, kind in kinds.items()
                 if any(rows[x][name] for x in xs)
             ]
-            title = f"{model}: {what} by kind of part" if len(models) > 1 else f"{what} by kind of part"
-            yield Panel(title, plot_axis(x), PlotAxis(what, unit), series, (), "stack")
+            title, label = labels(meaning(what))
+            title = f"{model}: {label}" if len(models) > 1 else title
+            yield Panel(f"{title}, by kind of part", plot_axis(x), PlotAxis(label, unit), series, (), "stack")
 
 
 def plot_axis(axis: SweepAxis) -> PlotAxis:

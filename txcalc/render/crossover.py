@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from txcalc.questions.answers import ModelInfo
 from txcalc.questions.crossover import CacheCrossing, ClassicCrossing, Crossing, Crossover
-from txcalc.render.report import Report, Table, TableCell, byte_size, cell, column, percent
+from txcalc.render.report import Report, Table, TableCell, byte_size, column, percent
 from txcalc.units import iec
 
 NEVER = TableCell(None, "never")
@@ -119,8 +119,8 @@ def _contexts(rows: Sequence[CacheCrossing]) -> Table:
     lines = []
     for row in rows:
         cache = TableCell(row.cache_bytes, iec(row.cache_bytes) if row.cache_bytes else "")
-        context = cell(row.context) if row.context else NEVER
-        lines.append([cell(row.batch), context, byte_size(row.weights_bytes), cache])
+        context = row.context if row.context else NEVER
+        lines.append([row.batch, context, byte_size(row.weights_bytes), cache])
     title = f"{rows[0].model}: context from which a decode step reads more cache than weights"
     read = TableCell("weights bytes", "weights read"), TableCell("cache bytes", "cache read")
     return Table(title, ("batch", "context from", *read), lines, frozenset(), name=title)

@@ -18,7 +18,6 @@ from txcalc.render.report import (
     TableCell,
     byte_size,
     column,
-    exact,
     leading,
     percent,
     tabulate,
@@ -256,7 +255,7 @@ def _memory(answer: Deploy) -> Table:
     rows.append(("reserve of the usable memory", answer.gpu.reserve_bytes - system))
     rows.append(("free", stage.free_bytes) if stage.free_bytes >= 0 else ("over by", -stage.free_bytes))
     rows.append(("memory", memory))
-    cells = [(name, exact(size), byte_size(size), percent(size, memory)) for name, size in rows]
+    cells = [(name, size, byte_size(size), percent(size, memory)) for name, size in rows]
     return Table("The fullest GPU", ("", "bytes", "", column("share", "", "of memory")), cells, total=True)
 
 
@@ -268,7 +267,7 @@ def _caches(answer: Deploy) -> Table:
         (column("pages", "", f"in pages of {answer.engine.block} tokens, used here"), sizes.pages),
         ("if every layer attended to all tokens", sizes.dense),
     )
-    rows = [(name, exact(size), byte_size(size)) for name, size in ways]
+    rows = [(name, size, byte_size(size)) for name, size in ways]
     return Table("Cache of one sequence, per GPU", ("", "bytes", ""), rows)
 
 

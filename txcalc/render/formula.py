@@ -7,7 +7,7 @@ from typing import Any
 
 from txcalc.questions.formula import QUANTITIES, Derivation, Formula, FormulaRow, Letter
 from txcalc.render.latex import latex_text
-from txcalc.render.report import Column, Report, Table, TableCell, cell, tabulate
+from txcalc.render.report import Column, Report, Table, TableCell, tabulate
 
 PREAMBLE = r"""\documentclass[a4paper]{article}
 \usepackage{amsmath}
@@ -91,10 +91,10 @@ def _table(title: str, rows: list[FormulaRow], form: str) -> Table:
         numbers = _math(row.substituted, row.substituted_latex, form)
         if terminal:
             steps = TableCell(formula.value, f"{formula.text}\n= {numbers.text}")
-            lines.append([row.part, str(row.shown_times) if several else "", steps, cell(row.value)])
+            lines.append([row.part, str(row.shown_times) if several else "", steps, row.value])
         else:
             copies = _math(row.shown_copies, row.shown_copies_latex, form) if several else ""
-            lines.append([row.part, copies, formula, numbers, cell(row.value)])
+            lines.append([row.part, copies, formula, numbers, row.value])
     if not any(row.shown_times != 1 for row in rows):
         for line in (headings, *lines):
             del line[1]

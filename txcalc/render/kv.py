@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from txcalc.questions.kv import CacheRow, GenerationCost, Kv
-from txcalc.render.report import Report, Table, TableCell, byte_size, exact
+from txcalc.render.report import Report, Table, TableCell, byte_size
 from txcalc.units import iec, short
 
 
@@ -89,23 +89,18 @@ def _share(row: CacheRow) -> TableCell:
 
 
 def _line(row: CacheRow) -> list[object]:
-    cells: list[Any] = [row.dtype, exact(row.context), exact(row.batch), exact(row.bytes), iec(row.bytes)]
+    cells: list[Any] = [row.dtype, row.context, row.batch, row.bytes, iec(row.bytes)]
     cells += [byte_size(row.dense_bytes), _share(row)]
     return cells if row.cross_bytes is None else [*cells, byte_size(row.cross_bytes)]
 
 
 def _generation(cost: GenerationCost, what: str) -> list[Table]:
-    positions = [
-        (
-            *map(exact, (row.context, row.kv_computed, row.kv_computed_without_cache, row.kv_redundant)),
-            _times(row.kv_computed_without_cache, row.kv_computed),
-        )
-        for row in cost.rows
-    ]
-    flops = [
-        (*map(exact, (row.context, row.flops, row.flops_without_cache)), _times(row.flops_without_cache, row.flops))
-        for row in cost.rows
-    ]
+    positions: list[list[object]] = []
+    flops: list[list[object]] = []
+    for row in cost.rows:
+        computed, whole = row.kv_computed, row.kv_computed_without_cache
+        positions.append([row.context, computed, whole, row.kv_redundant, _times(whole, computed)])
+        flops.append([row.context, row.flops, row.flops_without_cache, _times(row.flops_without_cache, row.flops)])
     names = {
         "kv_computed": f"{what} with a cache, O(n)",
         "kv_computed_without_cache": f"{what} without, O(n²)",
@@ -115,11 +110,11 @@ def _generation(cost: GenerationCost, what: str) -> list[Table]:
     }
     title = "Formulas for n tokens at the end" + (f", n ≥ {cost.start:,}" if cost.start > 1 else "")
     formulas = [(names[name], formula) for name, formula in cost.formulas.items()]
-    computed = f"Positions for which a layer computes {what}, over all passes"
+    caption = f"Positions for which a layer computes {what}, over all passes"
     headings, none = ("context", "with", "without", "redundant", "×"), frozenset[int]()
     costs = ("context", "with", "without", "×")
     return [
-        Table(computed, headings, positions, left=none),
+        Table(caption, headings, positions, left=none),
         Table("FLOPs of all passes, with and without a cache", costs, flops, left=none),
         Table(title, ("quantity", "formula"), formulas, left=frozenset({0, 1})),
     ]

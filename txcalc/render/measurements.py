@@ -12,7 +12,7 @@ from txcalc.evidence.figures import Figure, Rate, StepCheck
 from txcalc.hardware.curves import PYTORCH, SHARES
 from txcalc.questions.calibrate import Calibrate
 from txcalc.questions.measurements import Ceilings, Item, Measurements, Step, read
-from txcalc.render.report import Report, Table, TableCell, byte_size, cell, error, exact
+from txcalc.render.report import Report, Table, TableCell, byte_size, cell, error
 from txcalc.units import iec
 
 NEAR = 1.1  # times the ledger's bytes
@@ -143,7 +143,7 @@ def _span(values: Sequence[float], digits: int) -> str:
 def _exact(name: str, item: Item) -> list[Any]:
     layers = TableCell(item.layers, f"{item.layers} of {item.of_layers}")
     differ = TableCell(item.unequal, f"{item.unequal:,}", "red" if item.unequal else "green")
-    return [name, layers, item.dtype, exact(item.params), exact(item.compared), differ]
+    return [name, layers, item.dtype, item.params, item.compared, differ]
 
 
 def _memory(figure: Any) -> list[Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from txcalc.questions.presets import Datasheet, Presets
-from txcalc.render.report import Report, Table, TableCell, cell, rounded
+from txcalc.render.report import Report, Table, TableCell, rounded
 
 DTYPES = ("fp8", "int8", "fp4")  # beside bf16
 CONVENTION = (
@@ -21,7 +21,7 @@ def report(answer: Presets, form: str) -> Report:
         return Report([_hardware(answer.hardware)], [CONVENTION])
     headings = ("preset", "family", "kind", "parameters", "active", "context")
     rows = [
-        (row.name, row.family, row.kind, rounded(row.params), rounded(row.active), cell(row.context))
+        (row.name, row.family, row.kind, rounded(row.params), rounded(row.active), row.context)
         for row in answer.presets or ()
     ]
     return Report([Table("", headings, rows, left=frozenset({0, 1, 2}))])
@@ -35,7 +35,7 @@ def _hardware(accelerators: Sequence[Datasheet]) -> Table:
         sizes = [TableCell(size / 2**30, f"{size / 2**30:.1f}") for size in (row.memory_bytes, row.visible_bytes)]
         rates = [_scale(peak, 10**12) for peak in peaks]
         link = _scale(row.link_bytes_per_s, 10**9)
-        rows.append((row.name, *sizes, _scale(row.bandwidth_bytes_per_s, 10**9), *rates, link, cell(row.power_w)))
+        rows.append((row.name, *sizes, _scale(row.bandwidth_bytes_per_s, 10**9), *rates, link, row.power_w))
     flops = [TableCell(f"{dtype} TFLOP/s", dtype) for dtype in ("bf16", *DTYPES)]
     memory = [TableCell(f"{name} GiB", f"{name}\nGiB") for name in ("memory", "usable")]
     return Table("", ("accelerator", *memory, "GB/s", *flops, TableCell("link GB/s", "link\nGB/s"), "W"), rows)

@@ -35,11 +35,6 @@ def column(name: str, unit: str = "", label: str = "") -> TableCell:
     return TableCell(name, label or name, unit=unit)
 
 
-def exact(number: object) -> TableCell:
-    """An integer with separators."""
-    return TableCell(number, f"{number:,}".replace("-", "−") if isinstance(number, int) else str(number))
-
-
 def rounded(number: object) -> TableCell:
     """Three significant digits: 8.03 B."""
     return TableCell(number, short(number))
@@ -79,7 +74,7 @@ def cell(value: object) -> TableCell:
         return value
     if value is None:
         return TableCell(None, "")
-    return exact(value) if type(value) is int else TableCell(value, str(value))
+    return TableCell(value, f"{value:,}".replace("-", "−") if type(value) is int else str(value))
 
 
 def duration(value: float | None) -> TableCell:
@@ -210,7 +205,7 @@ def _in_digits(item: object, digits: int) -> object:
         small = f"{float(number.value):.{digits}g}"
         return number._replace(text=f"×{small if number.value < 1 else short(number.value, digits).replace(' ', '')}")
     if isinstance(number.value, int | Fraction) and number.value >= 10**6:
-        if number.text in (exact(number.value).text, short(number.value)):
+        if number.text in (cell(number.value).text, short(number.value)):
             return number._replace(text=short(number.value, digits))
         if number.text in (iec(number.value), iec(number.value, digits=3)):
             return number._replace(text=iec(number.value, digits=digits))

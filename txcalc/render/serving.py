@@ -374,7 +374,7 @@ def _steps(answer: Deploy, speed: Speed) -> Table:
         rows.append((last, duration(speed.ttft_last_s), None, None, None))
     if speed.ridge:
         for name, batch in (("weights only", speed.ridge.weights), ("with the cache", speed.ridge.with_cache)):
-            text = cell(batch) if batch else TableCell(None, "never")
+            text = batch if batch else TableCell(None, "never")
             rows.append((f"ridge-point batch, {name}", None, None, text, None))
     return Table("One prefill and one decode step", ("", "time", LIMITED, "floor", "tokens/s per GPU"), rows)
 
@@ -383,12 +383,12 @@ def _disaggregated(speed: Speed, pools: Disaggregated) -> Table:
     """Disaggregated prefill and decode, compared with one server for both."""
     disaggregated, combined = pools.steady, speed.steady
     rows: list[tuple[Any, ...]] = [
-        ("GPUs for prefill", cell(pools.prefill.layout.gpus), cell(speed.layout.gpus)),
-        ("layout of prefill", cell(str(pools.prefill.layout)), cell(str(speed.layout))),
-        ("GPUs for decode", cell(pools.decode.layout.gpus), cell(None)),
-        ("layout of decode", cell(str(pools.decode.layout)), cell(None)),
+        ("GPUs for prefill", pools.prefill.layout.gpus, speed.layout.gpus),
+        ("layout of prefill", str(pools.prefill.layout), str(speed.layout)),
+        ("GPUs for decode", pools.decode.layout.gpus, None),
+        ("layout of decode", str(pools.decode.layout), None),
         (column("TTFT", "s"), duration(disaggregated.ttft_s.mean), duration(combined.ttft_s.mean)),
-        (column("of which cache transfer", "s"), duration(pools.transfer.seconds), cell(None)),
+        (column("of which cache transfer", "s"), duration(pools.transfer.seconds), None),
         (column("TPOT", "s"), duration(disaggregated.tpot_s.mean), duration(combined.tpot_s.mean)),
         (column("end to end", "s"), duration(disaggregated.e2e_s.mean), duration(combined.e2e_s.mean)),
         ("tokens/s per GPU", _rate(disaggregated.tokens_per_s_gpu), _rate(combined.tokens_per_s_gpu)),
@@ -417,7 +417,7 @@ def _simulation(speed: Speed, run: Simulation) -> Table:
     rows.append(("tokens/s per GPU", _rate(run.tokens_per_s_gpu), *none))
     rows.append(("waiting for a first token, per replica", _rate(run.waiting), *none))
     if run.preempted:
-        rows.append(("preempted", cell(run.preempted), *none))
+        rows.append(("preempted", run.preempted, *none))
     start = "" if speed.rate else f" from {number_of('user', ceil_div(speed.sequences, run.copies))} who start together"
     title = f"Simulated, {run.requests:,} requests of one replica{start}, seed {run.seed}"
     return Table(title, ("", "mean", "p50", "p90", "p99"), rows)
@@ -487,7 +487,7 @@ def _budget(speed: Speed) -> Table:
         columns["cheapest"] = cheapest
     points, price = list(columns.values()), speed.price_per_gpu_hour
     rows: list[tuple[Any, ...]] = [
-        ("layout", *(TableCell(*[str(point.layout)] * 2) for point in points)),
+        ("layout", *(str(point.layout) for point in points)),
         ("users", *(point.sequences for point in points)),
     ]
     if price is not None:
@@ -560,7 +560,7 @@ def _parts(speed: Speed) -> Table:
 
 
 def _part(time: PartTime | None) -> list[object]:
-    return [duration(time.achievable.time_s), TableCell(*[time.achievable.bound] * 2)] if time else [None, None]
+    return [duration(time.achievable.time_s), time.achievable.bound] if time else [None, None]
 
 
 def _definitions(answer: Deploy, speed: Speed) -> Table:

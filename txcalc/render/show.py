@@ -115,10 +115,10 @@ def _parts(answer: Show) -> Table:
         number, spent = params.get(kind), flops[way].get(kind)
         here, there = (rounded(Fraction(of[kind], tokens)) if of.get(kind) else "" for of in (flops[way], flops[other]))
         shares = percent(number, answer.params.total), percent(spent, cost[way])
-        rows.append([kind_words(kind), cell(number), shares[0], here, cell(spent), shares[1], there])
+        rows.append([kind_words(kind), number, shares[0], here, spent, shares[1], there])
     total = TableCell(1, "100 %")
     here, there = (rounded(Fraction(cost[which], tokens)) for which in (way, other))
-    rows.append(["total", cell(answer.params.total), total, here, cell(cost[way]), total, there])
+    rows.append(["total", answer.params.total, total, here, cost[way], total, there])
     known = answer.known["params"].text, answer.known["flops_masked" if masked else "flops"].text
     names = ["parameters", "share of parameters", f"FLOPs per token, {way}", f"FLOPs, {way}", "share of FLOPs"]
     labels = ("parameters", "share", "FLOPs/token", "FLOPs", "share")
@@ -137,11 +137,9 @@ def _tower(name: str, tower: Tower, answer: Show) -> Table:
     for kind in _by_kind(params, flops):
         number, spent = params.get(kind), flops.get(kind)
         weights = iec(sizes[kind]) if number else ""
-        rows.append(
-            [kind_words(kind), cell(number), percent(number, whole), weights, cell(spent), percent(spent, cost)]
-        )
+        rows.append([kind_words(kind), number, percent(number, whole), weights, spent, percent(spent, cost)])
     total = TableCell(1, "100 %")
-    rows.append(["total", cell(whole), total, iec(tower.memory.weights_bytes), cell(cost), total])
+    rows.append(["total", whole, total, iec(tower.memory.weights_bytes), cost, total])
     batch = answer.workload.batch
     tokens = f"{batch:,} × {tower.tokens:,}" if batch != 1 else f"{tower.tokens:,}"
     tokens += f" ({tower.grid[0]:,} × {tower.grid[1]:,})" if tower.grid else ""
@@ -165,7 +163,7 @@ def _params(answer: Show, form: str) -> Table:
         "blocks: all layers": sums["blocks"],
     }
     rows = [
-        [name, cell(number), rounded(number), percent(number, params.total), evidence.get(name, known)]
+        [name, number, rounded(number), percent(number, params.total), evidence.get(name, known)]
         for name, number in numbers.items()
     ]
     if channel := sums["feed_forward"]:
@@ -173,7 +171,7 @@ def _params(answer: Show, form: str) -> Table:
         if blocks := sums["blocks"]:
             share = float(100 * Fraction(channel, blocks))
             name = TableCell(name.value, f"feed-forward, {share:.1f} % of the blocks")
-        rows.append([name, cell(channel), rounded(channel), percent(channel, params.total), known])
+        rows.append([name, channel, rounded(channel), percent(channel, params.total), known])
     return _with_evidence("Parameters", ["quantity", TableCell("parameters", "exact"), SHORT, "share"], rows, form)
 
 
@@ -205,7 +203,7 @@ def _flops(answer: Show, form: str) -> Table:
 def _figure(name: str, number: int | Fraction, evidence: Evidence) -> list[object]:
     if isinstance(number, Fraction) and number.denominator == 1:
         number = number.numerator
-    exact = cell(number) if isinstance(number, int) else TableCell(float(number), f"{float(number):,.1f}")
+    exact = number if isinstance(number, int) else TableCell(float(number), f"{float(number):,.1f}")
     return [name, exact, short(number), evidence.text]
 
 
@@ -257,17 +255,17 @@ def _with_evidence(title: str, headings: list[Any], rows: Sequence[Sequence[obje
 
 def _bytes(name: str, number: int, how: str, label: str = "") -> list[Any]:
     """A row; `label` varies with the options, `name` (of which ids are made) does not."""
-    return [TableCell(name, label or name), cell(number), iec(number), how]
+    return [TableCell(name, label or name), number, iec(number), how]
 
 
 def _traffic(answer: Show) -> Table:
     traffic, intensities = answer.traffic, answer.traffic.flops_per_byte_by_kind
     rows = [
-        [kind_words(kind), cell(number), iec(number), three(intensities[kind])]
+        [kind_words(kind), number, iec(number), three(intensities[kind])]
         for kind, number in traffic.bytes_by_kind.items()
         if number
     ]
-    rows.append(["total", cell(traffic.bytes), iec(traffic.bytes), three(traffic.flops_per_byte)])
+    rows.append(["total", traffic.bytes, iec(traffic.bytes), three(traffic.flops_per_byte)])
     headings = ["part", TableCell("bytes moved", "bytes"), TableCell("size", ""), "FLOPs/byte"]
     return Table(
         "Arithmetic intensity, each operand read and each result written once: modelled", headings, rows, total=True
@@ -288,13 +286,13 @@ def _convention(convention: CountedByConvention, tokens: int) -> Table:
     rows = [
         [
             f"{term.name}: {term.why}" if term.why else term.name,
-            cell(term.theirs),
-            cell(term.ours),
+            term.theirs,
+            term.ours,
             error(convention.ours + term.difference, convention.ours) if term.difference else "",
         ]
         for term in convention.terms
     ]
-    rows.append(["total", cell(convention.theirs), cell(convention.ours), error(convention.theirs, convention.ours)])
+    rows.append(["total", convention.theirs, convention.ours, error(convention.theirs, convention.ours)])
     if tokens > 1:
         rows.append(
             ["per token", rounded(Fraction(convention.theirs, tokens)), rounded(Fraction(convention.ours, tokens)), ""]
@@ -316,7 +314,7 @@ def _training_step(step: TrainingStep) -> Table:
     rows = [
         [
             kind_words(kind),
-            cell(part.flops or None),
+            part.flops or None,
             TableCell(part.recomputed_flops, short(part.recomputed_flops) if part.recomputed_flops else ""),
             TableCell(part.saved_bytes, iec(part.saved_bytes) if part.saved_bytes else ""),
             TableCell(part.optimizer_bytes, iec(part.optimizer_bytes) if part.optimizer_bytes else ""),
@@ -324,7 +322,7 @@ def _training_step(step: TrainingStep) -> Table:
         for kind, part in step.in_order().items()
     ]
     sums = (short(step.recomputed_flops), iec(step.saved_bytes), iec(step.optimizer_bytes))
-    rows.append(["total", cell(step.flops), *map(cell, sums)])
+    rows.append(["total", step.flops, *map(cell, sums)])
     batches = f", {step.accumulation} micro-batches" if step.accumulation > 1 else ""
     where = f" of rank {step.rank} of {step.layout}{batches}" if step.layout.layout.gpus > 1 else ""
     sizes = TableCell("saved activations, bytes", "saved"), TableCell("optimizer state, bytes", "optimizer")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.questions.show_via import CACHE_DTYPE, MeasuredModule, ShowVia
-from txcalc.render.report import Report, Table, TableCell, cell, group_copies, rounded, with_stars
+from txcalc.render.report import Report, Table, TableCell, group_copies, rounded, with_stars
 from txcalc.units import iec
 
 
@@ -34,7 +34,7 @@ def report(answer: ShowVia, form: str) -> Report:
     add("cache of a sequence, elements", cache.elements)
     add(f"cache of a sequence ({CACHE_DTYPE}), bytes", cache.bytes, True)
     add("cache elements of the next token", cache.elements_per_token)
-    rows = [[name, cell(number), short] for name, number, short in facts]
+    rows = [[name, number, short] for name, number, short in facts]
     total = Table("Total: measured", ("quantity", "exact", TableCell("", "short")), rows)
     return Report([_modules(answer), total], header, answer.notes)
 
@@ -43,9 +43,7 @@ def _modules(answer: ShowVia) -> Table:
     modules = answer.measured.rows
     rows = [_row(copies) for copies in group_copies(modules)]
     formula = answer.measured.formula or ""
-    rows.append(
-        ["total", "", cell(answer.measured.params), TableCell(formula, formula), cell(answer.flops.forward.matmul)]
-    )
+    rows.append(["total", "", answer.measured.params, TableCell(formula, formula), answer.flops.forward.matmul])
     headings = ("module", "class", "parameters", "FLOPs each", "FLOPs each, here")
     title = "By module, without submodules: measured"
     return Table(title, headings, rows, left=frozenset({0, 1}), total=True)
@@ -56,4 +54,4 @@ def _row(copies: Sequence[MeasuredModule]) -> list[Any]:
     name = with_stars([module.path for module in copies]) or "model"
     name = f"{name} × {len(copies)}" if len(copies) > 1 else name
     formula = first.formula or ""
-    return [name, first.class_, cell(first.params), TableCell(formula, formula), cell(first.flops)]
+    return [name, first.class_, first.params, TableCell(formula, formula), first.flops]

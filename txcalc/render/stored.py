@@ -8,7 +8,7 @@ from typing import Any
 
 from txcalc.checkpoint import StoredSize
 from txcalc.questions.stored import CheckpointInfo, ShowStored, TensorRow
-from txcalc.render.report import Report, Table, TableCell, cell, percent, rounded
+from txcalc.render.report import Report, Table, TableCell, percent, rounded
 from txcalc.units import iec
 
 MAX_ROWS = 40  # of a table; JSON has them all
@@ -29,7 +29,7 @@ def tables(checkpoint: CheckpointInfo) -> list[Table]:
     if (check := checkpoint.check) is None:
         return result
     extra = [
-        [EXTRA[why], row.name, _shape(row.shape), row.dtype, cell(row.elements)]
+        [EXTRA[why], row.name, _shape(row.shape), row.dtype, row.elements]
         for why, rows in check.extra.items()
         for row in rows
     ]
@@ -37,7 +37,7 @@ def tables(checkpoint: CheckpointInfo) -> list[Table]:
         title = "Explained, but not parameters"
         result.append(_cut(title, ("what", "tensor", "shape", "type", "elements"), extra, frozenset({0, 1, 3})))
     if check.missing:
-        lacking = [[row.path, _shape(row.shape), cell(row.copies), cell(row.elements)] for row in check.missing]
+        lacking = [[row.path, _shape(row.shape), row.copies, row.elements] for row in check.missing]
         headings = ("part", "shape", "copies", "parameters")
         result.append(_cut("In the description, not in the checkpoint", headings, lacking))
     if check.unexplained:
@@ -60,15 +60,12 @@ def _types(checkpoint: CheckpointInfo) -> Table:
 def _sizes(name: str, size: StoredSize, whole: StoredSize) -> list[Any]:
     density = Fraction(8 * size.bytes, size.elements) if size.elements else None
     bits = TableCell(None, "") if density is None else TableCell(float(density), f"{float(density):.4g}")
-    stored = [cell(size.tensors), cell(size.elements), rounded(size.elements), bits, cell(size.bytes), iec(size.bytes)]
+    stored = [size.tensors, size.elements, rounded(size.elements), bits, size.bytes, iec(size.bytes)]
     return [name, *stored, percent(size.bytes, whole.bytes)]
 
 
 def _names(title: str, tensors: Sequence[TensorRow]) -> Table:
-    rows = [
-        [row.name, cell(row.tensors), _shape(row.shape), row.dtype, cell(row.elements), cell(row.bytes)]
-        for row in tensors
-    ]
+    rows = [[row.name, row.tensors, _shape(row.shape), row.dtype, row.elements, row.bytes] for row in tensors]
     return _cut(title, ("tensor", "times", "shape", "type", "elements", "bytes"), rows, frozenset({0, 3}))
 
 

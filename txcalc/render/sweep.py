@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from txcalc.questions.sweep import Sweep
-from txcalc.render.report import Report, Table, TableCell, exact, percent
+from txcalc.render.report import Report, Table, TableCell, percent
 from txcalc.sweeps.sweep import COLUMNS
 from txcalc.units import iec, short
 
@@ -37,8 +37,8 @@ def _points(answer: Sweep, rows: Sequence[dict[str, Any]]) -> Table:
     headings = [*labels, *(heading for name in answer.quantities for heading in (name, ""))]
     cells = [
         [
-            *(exact(row[name]) for name in labels),
-            *(cell for name in answer.quantities for cell in (exact(row[name]), _short(name, row[name], 4))),
+            *(row[name] for name in labels),
+            *(cell for name in answer.quantities for cell in (row[name], _short(name, row[name], 4))),
         ]
         for row in rows
     ]
@@ -63,7 +63,7 @@ def _by_kind(answer: Sweep) -> Iterator[Table]:
                 cells = []
                 for row in rows:
                     total = answer.total(row, what)
-                    cells.append([*(exact(row[name]) for name in sizes), *_kinds(row, columns, total, what)])
+                    cells.append([*(row[name] for name in sizes), *_kinds(row, columns, total, what)])
                 suffix = ", continued" if first else ""
                 yield Table(title + suffix, headings, cells, left=frozenset(), keys=len(sizes))
 

@@ -17,7 +17,6 @@ from txcalc.render.report import (
     byte_size,
     column,
     duration,
-    exact,
     leading,
     percent,
     rounded,
@@ -225,13 +224,9 @@ def _limits(answer: Train) -> Table:
     tokens = column("longest sequence", "tokens", "max sequence length (tokens)")
     layout = str(fewest.layout) if fewest else f"no number of replicas fits, up to {MAX_GPUS:,} GPUs"
     rows: list[list[Any]] = [
-        [micro, exact(answer.max_micro_batch), ""],
-        [tokens, exact(answer.max_tokens), ""],
-        [
-            column("fewest GPUs", "GPUs", "GPUs, with fewer or more replicas"),
-            exact(fewest.gpus if fewest else 0),
-            layout,
-        ],
+        [micro, answer.max_micro_batch, ""],
+        [tokens, answer.max_tokens, ""],
+        [column("fewest GPUs", "GPUs", "GPUs, with fewer or more replicas"), fewest.gpus if fewest else 0, layout],
     ]
     title = "Limits of this layout (0: nothing fits)"
     return Table(title, ("limit", "answer", "layout"), rows, left=frozenset({0, 2}))
@@ -266,7 +261,7 @@ def _utilisation(answer: Train) -> Table:
 
 def _sent(answer: Train) -> Table:
     libraries = {kind: sent.library for kind, sent in answer.libraries.items()}
-    rows = [[kind, exact(size), si_bytes(size), libraries.get(kind, "")] for kind, size in (answer.sent or {}).items()]
+    rows = [[kind, size, si_bytes(size), libraries.get(kind, "")] for kind, size in (answer.sent or {}).items()]
     headings = ("collective", column("bytes", "bytes"), "", "library")
     return Table("Bytes sent per step by a rank of that stage", headings, rows)
 
@@ -291,7 +286,7 @@ def _run(run: TrainingRun, adapters: bool) -> Table:
         rows.append([carbon, _thousands(run.co2_kg, "kg", "t")])
     if run.deadline:
         deadline = seconds(run.deadline.days * 86400)
-        rows.append([column("GPUs in time", "GPUs", f"GPUs for {deadline}"), exact(run.deadline.gpus)])
+        rows.append([column("GPUs in time", "GPUs", f"GPUs for {deadline}"), run.deadline.gpus])
     if run.budget:
         tokens = column("tokens for the budget", "tokens", f"tokens for {run.budget.money:,.0f}")
         rows.append([tokens, rounded(run.budget.tokens)])

@@ -53,10 +53,7 @@ def _tables(rows: Iterable[VerifiedFigure], title: str = "") -> list[Table]:
 def _table(title: str, rows: Sequence[VerifiedFigure]) -> Table:
     """Sizes common to all rows are in the title, else in a column."""
     sizes = {row.where for row in rows}
-    lines = [
-        [_label(row), times(row.copies), cell(row.predicted), cell(row.measured), _difference(row), row.where]
-        for row in rows
-    ]
+    lines = [[_label(row), times(row.copies), row.predicted, row.measured, _difference(row), row.where] for row in rows]
     headings = ("part", "×", "predicted", "measured", "difference", "sizes")
     texts = {2, 3} if any(not isinstance(row.predicted, int) for row in rows) else set()  # formulas may wrap
     if len(sizes) > 1:
@@ -120,6 +117,6 @@ def _overview(answer: Verify) -> Table:
         sizes = f"{len({row.where for row in wholes})} sizes"
         domain = next((row.where for row in wholes if row.for_all and row.where), sizes)
         unequal = cell(model.unequal)._replace(style="green" if model.ok else "red")
-        lines.append([model.model, cell(params), cell(model.figures), unequal, domain])
+        lines.append([model.model, params, model.figures, unequal, domain])
     headings = ("model", "parameters", "figures", "unequal", "sizes")
     return Table("", headings, lines, left=frozenset({0, 4}), name="figures")

@@ -75,7 +75,7 @@ def wrap(text: str, width: int) -> list[str]:
         while len(line) > width:
             loose = BOUND.sub("=", line)
             spaces = (
-                loose.rfind("; ", width // 2, width) + 1,
+                loose.rfind("; ", width // 2, width + 1) + 1,
                 loose.rfind(" ", 0, width + 1),
                 line.rfind(" ", 0, width + 1),
             )

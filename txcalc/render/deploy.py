@@ -235,26 +235,23 @@ def _fewest(answer: Deploy) -> int | str:
 
 def _memory(answer: Deploy) -> Table:
     memory, stage = answer.gpu.memory_bytes, min(answer.memory, key=lambda stage: stage.free_bytes)
-    rows: list[tuple[Any, int]] = [
-        (f"weights: {kind_words(kind)}", size) for kind, size in stage.weights_by_kind.items()
-    ]
-    if stage.adapters_bytes:
-        rows.append(("weights: LoRA adapters", stage.adapters_bytes))
-    if stage.towers_bytes:
-        rows.append(("weights: towers", stage.towers_bytes))
-    if stage.draft:
-        draft = column("weights: draft", "", f"weights: draft {answer.workload.draft}")
-        rows.append((draft, stage.draft.weights_bytes))
-    shared = "pages, the shared prefix once" if answer.workload.shared_prefix >= answer.engine.block else "pages"
-    rows.append((column("cache", "", f"cache ({shared})"), stage.cache_bytes))
+    system, free = memory - answer.gpu.visible_bytes, stage.free_bytes
     most = max(stage.activations, key=lambda name: stage.activations[name])
-    rows.append((column("activations", "", f"activations (peak: {most})"), stage.activations_bytes))
-    rows += [(f"engine: {name}", size) for name, size in stage.rest.items() if size]
-    system = memory - answer.gpu.visible_bytes
-    rows += [("driver or system", system)] * (system > 0)
+    shared = "pages, the shared prefix once" if answer.workload.shared_prefix >= answer.engine.block else "pages"
+    draft = column("weights: draft", "", f"weights: draft {answer.workload.draft}")
+    sizes: list[tuple[Any, int]] = [
+        *((f"weights: {kind_words(kind)}", size) for kind, size in stage.weights_by_kind.items()),
+        ("weights: LoRA adapters", stage.adapters_bytes),
+        ("weights: towers", stage.towers_bytes),
+        (draft, stage.draft.weights_bytes if stage.draft else 0),
+        (column("cache", "", f"cache ({shared})"), stage.cache_bytes),
+        (column("activations", "", f"activations (peak: {most})"), stage.activations_bytes),
+        *((f"engine: {name}", size) for name, size in stage.rest.items()),
+        ("driver or system", system),
+    ]
+    rows = [(name, size) for name, size in sizes if size]
     rows.append(("reserve of the usable memory", answer.gpu.reserve_bytes - system))
-    rows.append(("free", stage.free_bytes) if stage.free_bytes >= 0 else ("over by", -stage.free_bytes))
-    rows.append(("memory", memory))
+    rows += [("free" if free >= 0 else "over by", abs(free)), ("memory", memory)]
     cells = [(name, size, byte_size(size), percent(size, memory)) for name, size in rows]
     return Table("The fullest GPU", ("", "bytes", "", column("share", "", "of memory")), cells, total=True)
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from txcalc.questions.kv import CacheRow, GenerationCost, Kv
-from txcalc.render.report import Report, Table, TableCell, byte_size
+from txcalc.render.report import Report, Table, TableCell, byte_size, percent
 from txcalc.units import iec, short
 
 
@@ -81,11 +81,7 @@ def _by_batch(answer: Kv) -> Table:
 
 
 def _share(row: CacheRow) -> TableCell:
-    if row.dense_bytes is None:
-        return TableCell(None, "")
-    share = Fraction(row.bytes, row.dense_bytes)
-    text = "100 %" if share == 1 else f"{float(100 * share):.1f} %"
-    return TableCell(float(share), text, "dim" if share == 1 else "green")
+    return percent(row.bytes, row.dense_bytes)._replace(style="dim" if row.bytes == row.dense_bytes else "green")
 
 
 def _line(row: CacheRow) -> list[object]:

@@ -152,7 +152,7 @@ def proved() -> str:
         "saved_kept": "saved activations, eager attention",
         "saved": "saved activations, fused attention",
     }
-    rows = [f"| presets: {len(names())} | {' | '.join(figures.values())} |", "| --- | ---: | ---: | ---: | ---: |"]
+    rows = [f"| of {len(names())} presets | {' | '.join(figures.values())} |", "| --- | ---: | ---: | ---: | ---: |"]
     for batch, title in ((1, "one sequence"), (2, "two sequences")):
         answers = [show(name, batch=batch, tokens=64).known for name in names()]
         numbers = (str(sum(evidence[figure].how == "proved" for evidence in answers)) for figure in figures)

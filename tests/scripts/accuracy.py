@@ -34,7 +34,7 @@ STEPS = {
     "megatron-bridge": "megatron (Megatron-Bridge)",
     "korthikanti": "megatron (Korthikanti et al. 2022)",
     "sc21": "megatron (Narayanan et al. 2021)",
-    "nanotron": "nanotron (the playbook's 1B and 3B)",
+    "nanotron": "nanotron (Ultra-Scale Playbook, 1B and 3B)",
 }
 
 
@@ -65,7 +65,7 @@ def serving() -> str:
     groups: dict[tuple[str, str], list[Mapping[str, float]]] = defaultdict(list)
     for server in servers.gather(servers.rows())[0]:
         card = servers.KEYS["gpu"](server.row).partition("_")[0].upper()
-        kind = {"dense": "dense models", "experts": "mixtures of experts"}[servers.KEYS["kind"](server.row)]
+        kind = {"dense": "dense", "experts": "MoE"}[servers.KEYS["kind"](server.row)]
         load = LOADS[servers.KEYS["band"](server.row)]
         for group in (
             (card, ENGINES[servers.KEYS["engine"](server.row)]),
@@ -75,7 +75,7 @@ def serving() -> str:
         ):
             groups[group].append(server.ratios)
     order = [*sorted(group for group in groups if group[0] != "all")]
-    order += [("all", name) for name in ("dense models", "mixtures of experts", *LOADS.values(), "all")]
+    order += [("all", name) for name in ("dense", "MoE", *LOADS.values(), "all")]
     rows = [
         (*group, len(cells), *(typical([ratios[figure] for ratios in cells]) for figure in ("TPOT", "TTFT", "tokens")))
         for group in order
@@ -90,11 +90,10 @@ def laptops() -> str:
     for file, version in (("consumer.csv", llamacpp.VERSION), ("hopper.csv", llamacpp.NEWEST)):
         for row in llamacpp.rows(file):
             card = hardware.load(row["gpu"])
-            number = f"{row['number']} × " if row["number"] > 1 else ""
+            name = card.title.replace("NVIDIA ", "").replace("GeForce ", "").removesuffix(" SXM")
+            name = f"{row['number']} × {name}" if row["number"] > 1 else name
             ratio = llamacpp.rate(llamacpp.pace(row, card, version), row["what"], row["tokens"]) / row["rate"]
-            groups[f"{number}{card.title}", row["model"]]["prompt" if row["what"] == "prompt" else "decode"].append(
-                ratio
-            )
+            groups[name, row["model"]]["prompt" if row["what"] == "prompt" else "decode"].append(ratio)
     rows = [
         (*group, len(ratios["prompt"]) + len(ratios["decode"]), typical(ratios["decode"]), typical(ratios["prompt"]))
         for group, ratios in groups.items()
@@ -122,15 +121,16 @@ def steps() -> str:
     groups: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for verdict in step_time.judged()[0]:
         row = verdict.row
-        kind = "dense" if row.recipe.layout.ep == 1 else "experts"
+        kind = "dense" if row.recipe.layout.ep == 1 else "MoE"
         if row.source == "nanotron":
             nodes = max(1, row.recipe.layout.gpus // 8)
             kind = "dense, 1 to 4 nodes" if nodes <= 4 else "dense, 8 to 32 nodes" if nodes <= 32 else "dense, 64 nodes"
-        groups[STEPS[row.source], row.machine.accelerator.name, kind].append(verdict.ratio)
+        card = row.machine.accelerator.name.upper().removesuffix("-SXM").replace("-", " ")
+        groups[STEPS[row.source], card, kind].append(verdict.ratio)
     titles = list(STEPS.values())
-    order = sorted(groups, key=lambda group: (titles.index(group[0]), group[2] == "experts", group[1]))
+    order = sorted(groups, key=lambda group: (titles.index(group[0]), group[2] == "MoE", group[1]))
     rows = [(*group, len(groups[group]), typical(groups[group]), bias(groups[group])) for group in order]
-    return table("framework and source|GPU|models|runs|error|predicted / measured", rows, 3)
+    return table("framework and source|GPU|models|runs|error of step time|predicted / measured", rows, 3)
 
 
 def training() -> str:

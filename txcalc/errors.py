@@ -20,6 +20,8 @@ R = TypeVar("R")
 MOST_TOLD = 40  # faults that a message lists
 MOST_UNKNOWN = 20  # of them, of keys that are not known
 MOST_LETTERS = 400  # of their location
+# Locations that a fault names better: the option, the source, the size itself.
+UNNAMED = ("options", "source", "workload", "weights", "dtype", "ledger", "recipe", "engine")
 
 
 class TxcalcError(Exception):
@@ -64,7 +66,7 @@ def quote(value: object, limit: int = 60) -> str:
     if isinstance(value, list | dict) and len(value) > limit:
         return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value):,} items"
     try:
-        text = repr(value)
+        text = f"{value:,}" if type(value) is int else repr(value)
     except ValueError:
         text = f"a whole number of {value.bit_length()} bits" if isinstance(value, int) else "a value too long to show"
     return text if len(text) <= limit else text[: limit - 1] + "…"
@@ -83,7 +85,7 @@ class InputError(TxcalcError):
         if len(self.faults) == 1:
             (fault,) = self.faults
             same_key = isinstance(fault, Fault) and fault.key == self.where
-            return str(fault) if same_key else f"{where}: {fault}"
+            return str(fault) if same_key or where in UNNAMED else f"{where}: {fault}"
         lines = [f"  {fault}" for fault in self.faults[:MOST_TOLD]]
         hidden = len(self.faults) - len(lines)
         return "\n".join(
@@ -146,12 +148,12 @@ def nearest(name: str, names: Iterable[str]) -> list[str]:
         return begun[:3]
     from difflib import get_close_matches
 
-    return get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+    return get_close_matches(name.lower(), names, n=3, cutoff=0.6 if len(name) > 2 else 0.5)
 
 
 def meant(near: Sequence[str], hint: str) -> str:
     """How to mend an unknown name: by one of the nearest, or else a hint."""
-    return f"did you mean {' or '.join(near)}?" if near else hint
+    return f"did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?" if near else hint
 
 
 def no_attribute(owner: object, name: str) -> AttributeError:

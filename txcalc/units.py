@@ -99,7 +99,7 @@ def _parse_scaled(text: str, what: str, units: dict[str, int], expected: str) ->
 
 def parse_tokens(text: str, what: str = "tokens") -> int:
     """A length: `2048`, `32k` (32 × 1,024), `1M` (1,048,576)."""
-    return _parse_scaled(text, what, _BINARY, "a whole number such as 2048, 32k or 1M")
+    return _parse_scaled(text, what, _BINARY, "a positive whole number such as 2048, 32k or 1M")
 
 
 def parse_count(text: str, what: str = "count") -> int:
@@ -108,7 +108,7 @@ def parse_count(text: str, what: str = "count") -> int:
         number = Fraction(text.strip())
         if number.denominator == 1:
             return number.numerator
-    return _parse_scaled(text, what, DECIMAL, "a count such as 124439808, 8B, 15T or 3.8e25")
+    return _parse_scaled(text, what, DECIMAL, "a positive whole number such as 124439808, 8B, 15T or 3.8e25")
 
 
 def parse_bytes(text: str, what: str = "memory") -> int:

@@ -75,12 +75,12 @@ def test_a_file_of_a_presets_name_does_not_hide_it(tmp_path: Path, monkeypatch: 
 def test_inline_without_what_is_needed() -> None:
     assert refusal(txcalc.load, "h=8").splitlines() == [
         "inline description: 3 faults",
-        "  D is missing, expected model width (D=4096)",
-        "  L is missing, expected layers (L=32)",
-        "  F is missing, expected feed-forward width (F=14336)",
+        "  D is missing, expected the model width (D=4096)",
+        "  L is missing, expected the number of layers (L=32)",
+        "  F is missing, expected the feed-forward width (F=14336)",
     ]
     assert refusal(txcalc.load, "D=512 L=2") == (
-        "inline description: F is missing, expected feed-forward width (F=2048 plain is the classic block)"
+        "inline description: F is missing, expected the feed-forward width (F=2048 plain is the classic block)"
     )
     assert refusal(txcalc.load, "D=512 L=100001 F=8") == (
         "inline description: L is '100001', expected a whole number from 1 to 100,000"

@@ -476,7 +476,7 @@ def test_formulas_of_every_stage_are_what_train_counts(
     [
         (Layout(pp=2, vpp=2), "pp is 2, expected 1: only a single stack"),
         (Layout(cp=2), "cp is 2, expected 1: only a training step splits"),
-        (Layout(tp=4, sp=4), "--tokens is 1022, expected a multiple of sp = 4\\n.*--source is 63, expected a"),
+        (Layout(tp=4, sp=4), "--tokens is 1,022, expected a multiple of sp = 4\\n.*--source is 63, expected a"),
     ],
 )
 def test_what_is_not_written_in_letters_is_refused(layout: Layout, message: str) -> None:

@@ -49,7 +49,7 @@ def test_narrowing_twice_is_narrowing_once(deepseek: Ledger) -> None:
     "path", ["layer", "layers.61", "layers.-1", "layers.00", "layers.0.", ".", "layers.²", "attention", "layers.0.0"]
 )
 def test_a_path_that_is_not_there(deepseek: Ledger, path: str) -> None:
-    with pytest.raises(UnknownName, match="ledger: no part named"):
+    with pytest.raises(UnknownName, match=r"^no part named"):
         deepseek.at(path)
 
 
@@ -60,7 +60,7 @@ def test_near_paths_are_named(deepseek: Ledger) -> None:
 
 
 def test_an_unknown_quantity_names_the_known_ones(deepseek: Ledger) -> None:
-    with pytest.raises(UnknownName, match=r"no quantity named 'flop' \(did you mean flops or"):
+    with pytest.raises(UnknownName, match=r"no quantity named 'flop' \(did you mean flops,"):
         deepseek.total("flop")
     with pytest.raises(
         UnknownName, match="one of params, active, flops, flops_masked, flops_other, bytes, saved, cache"
@@ -96,7 +96,7 @@ def test_an_entry_prints_as_its_path(deepseek: Ledger) -> None:
 def test_workloads_that_cannot_be(work: dict[str, object], message: str) -> None:
     with pytest.raises(InputError) as error:
         txcalc.load("gpt2").ledger(**work)  # type: ignore[arg-type]
-    assert str(error.value) == f"workload: {message}"
+    assert str(error.value) == message
 
 
 def test_all_faults_of_a_workload_at_once() -> None:

@@ -303,7 +303,10 @@ def test_ram_that_is_just_enough_suffices() -> None:
 
 
 def test_a_design_that_is_not_one_round_deep() -> None:
-    for family, message in ((DesignFamily(vocab=1000), "not one"), (ScaledModel(load("gemma-2-9b")), "not 2 layers")):
+    for family, message in (
+        (DesignFamily(vocab=1000), "hold 1 layer"),
+        (ScaledModel(load("gemma-2-9b")), "hold 2 layers"),
+    ):
         with pytest.raises(InputError, match=message):
             designs(DesignBudget(family, engine(SMALL), memory=10))
 

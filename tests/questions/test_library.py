@@ -249,9 +249,9 @@ def test_every_argument_of_every_function_is_checked(name: str) -> None:
     ("ask", "message"),
     [
         (lambda: OPEN.show(LLAMA, attention="nope"), "show: attention is 'nope', expected 'dense' or 'masked'"),
-        (lambda: OPEN.show(LLAMA, tokns=1), "show: no argument named 'tokns' (did you mean tokens or source_tokens?)"),
+        (lambda: OPEN.show(LLAMA, tokns=1), "show: no argument named 'tokns' (did you mean tokens?)"),
         (lambda: OPEN.show(), "show: missing a required argument: 'source'"),
-        (lambda: LLAMA.ledger(batchs=3), "workload: no argument named 'batchs' (did you mean batch?)"),
+        (lambda: LLAMA.ledger(batchs=3), "no argument named 'batchs' (did you mean batch?)"),
         (lambda: OPEN.show(LLAMA, tokens=[1]), "show: tokens is [1], expected a whole number or a text"),
         (lambda: OPEN.show(LLAMA, tokens=-1), "tokens is -1, expected a whole number"),
         (lambda: OPEN.kv(LLAMA, batches=-1), "--batch is -1, expected a whole number"),

@@ -342,8 +342,8 @@ def test_a_stack_in_a_terminal_is_to_scale() -> None:
         (["--plot", ""], "--plot is '', expected a file named .svg or .png or .pdf or .pgf, or - to draw here"),
         (["--plot", "no/such/a.svg"], "no/such/a.svg: cannot be written: there is no folder no/such"),
         (["--plot", "{folder}"], "{folder}: is a folder, expected a file to write"),
-        (["--plot", "-", "--json"], "options: --plot - needs --format table, not json"),
-        (["--plot", "-", "--format", "csv"], "options: --plot - needs --format table, not csv"),
+        (["--plot", "-", "--json"], "--plot - needs --format table, not json"),
+        (["--plot", "-", "--format", "csv"], "--plot - needs --format table, not csv"),
     ],
 )
 @pytest.mark.parametrize("command", COMMANDS)
@@ -362,7 +362,7 @@ def test_a_picture_that_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
     refused = f"txcalc: {place}: exists already (--force overwrites it)\n"
     assert run("kv", "gpt2", "--plot", str(place)) == (2, "", refused) and place.read_text() == "mine"
     assert run("kv", "gpt2", "--plot", str(place), "--force")[0] == 0 and "<svg" in place.read_text()
-    assert run("kv", "gpt2", "--force")[2] == "txcalc: options: --force needs a file to write\n"
+    assert run("kv", "gpt2", "--force")[2] == "txcalc: --force needs a file to write\n"
 
 
 @pytest.mark.parametrize(("place", "package"), [("a.svg", "matplotlib"), ("-", "plotille")])

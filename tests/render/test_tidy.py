@@ -100,4 +100,4 @@ def test_rows_and_digits_are_chosen() -> None:
     assert run(*two, "--rows", "nothing")[2].startswith("txcalc: --rows: no row named 'nothing'")
     for digits in ("0", "16"):
         assert f"--digits is {digits}, expected a whole number from 1 to 15" in run(*two, "--digits", digits)[2]
-    assert run(*two, "--digits", "2", "--json")[2].startswith("txcalc: options: --rows and --digits apply to tables")
+    assert run(*two, "--digits", "2", "--json")[2].startswith("txcalc: --rows and --digits apply to tables")

@@ -161,7 +161,7 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: config(rope_theta=float("nan"), rotary_emb_base=float("nan")),
         "is nan, expected a finite number",
     ),
-    "layers.json": (lambda: config(num_hidden_layers=10**9), "num_hidden_layers is 1000000000"),
+    "layers.json": (lambda: config(num_hidden_layers=10**9), "num_hidden_layers is 1,000,000,000"),
     "types.json": (lambda: config(layer_types=["full_attention"] * 500_000), "layer_types"),
     "utf16.json": (lambda: config(hidden_size=None).decode().encode("utf-16"), "hidden_size is null"),
     "repeats.json": (lambda: config(quantization_config=repeating("re:(.*)*(.*)*(.*)*x$")), ""),
@@ -273,7 +273,7 @@ def test_what_never_ends_and_what_waits_is_left(read: Callable[[Path], object], 
 def test_an_empty_name_is_not_the_folder_one_is_in(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(config())
     code, _, err = run("show", "", folder=tmp_path)
-    assert code == 2 and err == "txcalc: source: is empty, expected a model (txcalc presets lists the presets)\n"
+    assert code == 2 and err == "txcalc: is empty, expected a model (txcalc presets lists the presets)\n"
 
 
 @pytest.mark.slow

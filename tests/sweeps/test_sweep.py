@@ -75,7 +75,7 @@ def test_an_unknown_quantity_names_its_neighbour() -> None:
     ("over", "message"),
     [
         (["h_kv=1,2,4,3,8"], "at h_kv = 3: h_kv is 3, expected a divisor of n_heads = 8"),
-        (["D=512,513", "T=1:999:1"], "at D = 513, T = 1: attention.d_head is missing, expected a value"),
+        (["D=512,513", "T=1:999:1"], "at D = 513, T = 1: attention.d_head is missing, expected a head size"),
         (["d_h=64,8", "positions.rotary_dims=4:12:+1"], "at d_h = 8, positions.rotary_dims = 9: positions.rotary_dims"),
     ],
 )

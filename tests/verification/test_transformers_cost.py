@@ -154,7 +154,7 @@ def test_a_picture() -> None:
         (TINY | {"architectures": {"a": 1}}, "architectures[0] is {'a': 1}"),
         (TINY | {"n_head": 5}, "transformers makes no GPT2LMHeadModel of it"),
         (TINY | {"n_embd": "wide"}, "transformers makes no"),
-        (TINY | {"n_layer": 10**7}, "num_hidden_layers is 10000000, expected at most 100,000"),
+        (TINY | {"n_layer": 10**7}, "num_hidden_layers is 10,000,000, expected at most 100,000"),
         ([TINY], "model_type is [{"),
         ({}, "model_type is missing"),
     ],

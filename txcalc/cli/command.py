@@ -64,7 +64,7 @@ class Command(TyperCommand):
                 raise
             if self.name in ("show", "kv") and "unexpected extra argument" in message:
                 message = f"{message.rstrip('.')}: compare shows models side by side"
-            if "'--format'" in message and "--weights" in flags:
+            if re.search(r"'--format': '\w*\d", message) and "--weights" in flags:
                 message = f"{message} --weights is the format of the weights."
             typed = error.option_name if isinstance(error, NoSuchOption) else ""
             candidates = SUGGESTIONS.get(typed) or SUGGESTIONS.get(self.renamed.get(typed, ""), ())

@@ -213,7 +213,7 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
 
     def conflicts(self) -> Iterator[Conflict]:
         for conflict in super().conflicts():
-            yield conflict._replace(fix=f"{self.n_heads} is MHA, 1 is MQA")
+            yield conflict._replace(fix=f"{self.n_heads} is MHA, 1 is MQA" if self.n_heads > 1 else "")
         lacking = {"g": self.gate == "none" and "there is no gate"}
         lacking |= {"v": self.tied_kv and "with tied_kv it has no projection"}
         lacking |= {"o": self.direct and "with direct it has no projection"}

@@ -195,7 +195,7 @@ def per_head(section: str) -> Callable[[Table], Any]:
         try:
             return exact_div(d_model, heads)
         except ValueError:
-            raise Wrong(f"a value: d_model = {d_model} is not a multiple of n_heads = {heads}") from None
+            raise Wrong(f"a head size: n_heads = {heads} does not divide d_model = {d_model}") from None
 
     return width
 

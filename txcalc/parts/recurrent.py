@@ -246,7 +246,7 @@ def _heads_of_twice(at: Table) -> Num:
     try:
         return exact_div(2 * d_model, width)
     except ValueError:
-        raise Wrong(f"a value: 2·d_model = {2 * d_model} is not a multiple of d_head = {width}") from None
+        raise Wrong(f"a number of heads: d_head = {width} does not divide 2·d_model = {2 * d_model}") from None
 
 
 class Mamba2Options(Mechanism, section="mamba2"):

@@ -152,9 +152,11 @@ class ScalingQuestion(NamedTuple):
         ]
         flags = [name for name, number in options.items() if number is not None]
         if not flags:
-            faults.append("give one or two of --params, --train-tokens and --compute")
+            faults.append(
+                "give one or two of --params, --train-tokens and --compute. Example: txcalc scale --params 8B"
+            )
         if len(flags) == 3:
-            faults.append(f"{', '.join(flags)}: any two of them fix the third (C = 6·N·D)")
+            faults.append("give at most two of --params, --train-tokens and --compute: they fix the third")
         if self.unique is not None and len(flags) == 1 and self.compute is None:
             faults.append(f"--unique-tokens with {flags[0]} alone: give --compute, or two of the three")
         if not faults and self.compute is not None:

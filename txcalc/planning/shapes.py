@@ -27,6 +27,7 @@ from txcalc.sources import build, inline
 from txcalc.sources.explicit import cycle, fold_pattern, kinds_in_order, leaves, stretch
 from txcalc.sources.expressions import evaluated, size_of
 from txcalc.sources.spec import SECTIONS, change_keys
+from txcalc.units import number_of
 
 MOST_PARAMS = 10**15
 WIDEST = 32_768
@@ -365,8 +366,8 @@ def designs(budget: DesignBudget, most: int = 10) -> list[Shape]:
     candidates = list(_depths(budget))
     if not candidates:
         least, width = budget.family.first, budget.family.step()
-        layers = "not one layer" if least == 1 else f"not {least} layers"
-        raise InputError("design", [f"{layers} of D = {width} fits into {budget.total:,}"])
+        given = number_of("byte" if budget.params is None else "parameter", budget.total)
+        raise InputError("design", [f"{given} cannot hold {number_of('layer', least)} of D = {width}"])
     if budget.params is not None:
         near = [item for item in candidates if abs(item[2]) * 20 <= budget.total]
         candidates = near or [min(candidates, key=lambda item: abs(item[2]))]

@@ -127,7 +127,8 @@ def design(
     """
     budgets = [value for value in (params, memory, compute) if value is not None]
     if len(budgets) != 1:
-        raise InputError("design", ["give one of --params, --memory and --compute"])
+        example = "" if budgets else ". Example: txcalc design --params 8B"
+        raise InputError("design", [f"give one of --params, --memory and --compute{example}"])
     if train_tokens is not None and compute is None:
         raise InputError("options", ["--train-tokens needs --compute"])
     sizes = {"ratio": ratio, "gqa": gqa, "head": head, "vocab": vocab, "tied": tied or None}

@@ -138,8 +138,10 @@ def fit(
     [('bf16', False), ('Q8_0', False), ('Q4_K_M', True)]
     """
     kinds = [gpu] if isinstance(gpu, str | Accelerator) else list(gpu)
-    if bool(kinds) == (memory is not None):
-        raise InputError("fit", ["give one of --gpu and --memory"])
+    if kinds and memory is not None:
+        raise InputError("fit", ["--gpu and --memory exclude each other"])
+    if not kinds and memory is None:
+        raise InputError("fit", ["give --gpu or --memory. Example: txcalc fit --gpu rtx-4090"])
     tokens = checked_context(length(context, "--context"))
     ladder = ("bf16",) if via else LADDER
     formats = tuple(dict.fromkeys(known_format(name) for name in (ladder if weights is None else names(weights))))

@@ -139,7 +139,7 @@ def read(path: Path) -> Measurements:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise InputError(str(path), [f"cannot be read: {error}"]) from None
+        raise InputError(str(path), [f"is not valid JSON: {error}"]) from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         got = document.get("schema", ABSENT) if isinstance(document, dict) else document
         raise InputError(str(path), [Fault("schema", got, f"{SCHEMA!r}, as txcalc measure --out writes it")])

@@ -100,6 +100,8 @@ def load(
     if config:
         from txcalc.sources import huggingface
 
+        if path.is_dir():
+            raise InputError(str(path), ["has no config.json"])
         return build(*huggingface.read(source, ignore), changes=changes)
     if is_path or path.suffix == ".toml" or (_exists(path) and path.name.lower() not in presets.names()):
         return build(*presets.read(path), changes=changes, written=True)

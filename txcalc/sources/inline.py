@@ -74,13 +74,13 @@ def read(source: str) -> tuple[Table, str, tuple[str, ...]]:  # noqa: C901 - one
             faults.append(f"{first} and {second} contradict each other")
     for key in ("D", "L"):
         if key not in values:
-            faults.append(Fault(key, ABSENT, BY_LETTER[key].meaning, f"{key}={4096 if key == 'D' else 32}"))
+            faults.append(_missing(key, f"{key}={4096 if key == 'D' else 32}"))
     if "F" not in values:
         classic = f"F={4 * values['D']} plain is the classic block" if values.get("D") else "F=14336"
-        faults.append(Fault("F", ABSENT, BY_LETTER["F"].meaning, classic))
+        faults.append(_missing("F", classic))
     if ("E" in values) != ("k" in values):
         absent, present = ("k", "E") if "E" in values else ("E", "k")
-        faults.append(Fault(absent, ABSENT, f"{BY_LETTER[absent].meaning}: {present} is given"))
+        faults.append(_missing(absent, f"{present} is given"))
     if values.get("E") == 0 and values.get("k") == 0:
         del values["E"], values["k"]
     if "V" not in values:
@@ -88,7 +88,7 @@ def read(source: str) -> tuple[Table, str, tuple[str, ...]]:  # noqa: C901 - one
             if word in words:
                 faults.append(f"{word} says how V is used, and V is missing")
     if "h" not in values and values.get("D") and values["D"] % _heads(values):
-        faults.append(Fault("h", ABSENT, f"{BY_LETTER['h'].meaning}: D/{values.get('d_h') or 64} is not whole"))
+        faults.append(_missing("h", f"D/{values.get('d_h') or 64} is not whole"))
     if faults:
         raise InputError(where, faults)
     raw, where, assumptions = _raw(source.strip(), values, words)
@@ -185,10 +185,15 @@ def _number(key: str, text: str, faults: list[Fault | str], written: str) -> int
     try:
         return check(parse_tokens(text, written))
     except InputError:
-        faults.append(Fault(written, text, "a whole number such as 4096 or 32k"))
+        faults.append(Fault(written, text, "a positive whole number such as 4096 or 32k"))
     except Wrong as wrong:
         faults.append(Fault(written, text, wrong.expected))
     return None
+
+
+def _missing(letter: str, why: str) -> Fault:
+    number = "number of " if letter in ("L", "h", "E", "k") else ""
+    return Fault(letter, ABSENT, f"the {number}{BY_LETTER[letter].meaning}", why)
 
 
 def _unknown(item: str) -> str:

@@ -91,7 +91,7 @@ def describe(keys: Table, shapes: Shapes, where: str) -> tuple[Raw, tuple[str, .
     if not isinstance(arch, str):
         raise InputError(where, [Fault("general.architecture", arch, "the name of an architecture, such as 'llama'")])
     if arch not in FAMILIES:
-        raise UnknownName(where, "reader for the GGUF architecture", arch, sorted(FAMILIES), ", ".join(FAMILIES))
+        raise UnknownName(where, "supported GGUF architecture", arch, sorted(FAMILIES), ", ".join(FAMILIES))
     k, family = MetadataKeys(keys, arch), FAMILIES[arch]
     table = shapes.get("token_embd.weight", ())
     if len(table) != 2:

@@ -238,7 +238,8 @@ class Sweep:
             path = spec.letter_path(name, self.base.raw)
         except UnknownName as error:
             names = [*WORKLOAD, *(letter for letter, symbol in BY_LETTER.items() if symbol.key)]
-            raise UnknownName(f"--over {name}", "axis", error.name, names, f"letters: {', '.join(names)}") from None
+            hint = "usual: B, T, P, D, L, h, h_kv, F, V; all are in docs/reference/letters.md"
+            raise UnknownName(f"--over {name}", "axis", error.name, names, hint) from None
         field = size_field(path)
         if field is None:
             raise InputError(f"--over {name}", [f"{path} is not a size of a description, and cannot be swept"])

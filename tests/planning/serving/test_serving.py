@@ -411,7 +411,7 @@ def test_a_shared_prefix_is_held_and_computed_once() -> None:
         windowed = load(name)
         a, b = (Planner(windowed, hardware.load("h100-sxm"), engine(windowed, prefix=p)) for p in (0, 1024))
         assert a.fullest(ONE, 20000, 9).cache == b.fullest(ONE, 20000, 9).cache
-    with pytest.raises(InputError, match="shared prefix is 5000, expected at most the 4,096"):
+    with pytest.raises(InputError, match="shared prefix is 5,000, expected at most the 4,096"):
         request(8192, 4096, prefix=5000)
 
 

@@ -480,7 +480,7 @@ def test_where_no_layout_fits_the_smallest_is_the_answer(lora: list[str], mends:
 
 def test_a_number_of_gpus_that_no_layout_divides_is_refused_with_the_reason() -> None:
     refused = run("train", "llama-3.1-8b", "--gpu", "h100:99999")[2]
-    assert "fsdp is 99999, expected a whole number from 1 to 65,536" in refused
+    assert "fsdp is 99,999, expected a whole number from 1 to 65,536" in refused
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_what_transformers_refuses_and_that_is_no_size_is_said() -> None:
 def test_a_row_for_padding_by_default_is_one_of_the_table(model_type: str, row: int) -> None:
     config = LLAMA | {"model_type": model_type, "num_key_value_heads": 2, "vocab_size": row}
     assert read(config | {"pad_token_id": 0}).params
-    with pytest.raises(InputError, match=f"pad_token_id is {row}, expected less than vocab_size = "):
+    with pytest.raises(InputError, match=f"pad_token_id is {row:,}, expected less than vocab_size = "):
         read(config)
     assert read(config | {"vocab_size": row + 1}).params
 
@@ -313,7 +313,7 @@ def test_spellings_agree() -> None:
     assert equal_costs(old, LLAMA | {"rope_parameters": stretched, "dtype": "bfloat16"})
     with pytest.raises(InputError) as error:
         read(gpt2 | {"hidden_size": 1024})
-    assert "hidden_size is 1024, expected 768, the value of n_embd (both keys mean the same)" in str(error.value)
+    assert "hidden_size is 1,024, expected 768, the value of n_embd (both keys mean the same)" in str(error.value)
 
 
 def test_layer_types_and_the_pattern_agree() -> None:

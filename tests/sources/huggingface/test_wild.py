@@ -404,7 +404,7 @@ def test_of_a_model_of_other_code_its_language_model_is_read_alone_where_that_is
     assert "only llm_config is read, as a qwen3: the rest of the model is not counted" in language_model.notes
     tied = describe({**config, "tie_word_embeddings": True}, ignore=["model_type"])
     assert build(*tied).params == build(*describe(QWEN3 | {"tie_word_embeddings": True})).params
-    with pytest.raises(InputError, match=r"no reader for model_type named 'my_eyes'.*--ignore model_type"):
+    with pytest.raises(InputError, match=r"no supported model_type named 'my_eyes'.*--ignore model_type"):
         describe({"model_type": "my_eyes", "text_config": QWEN3})
     nulls = {**config, "llm_config": {**QWEN3, "torch_dtype": None}}
     assert build(*describe(nulls, ignore=["model_type"])).description.dtype == "fp16"

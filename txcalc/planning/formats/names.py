@@ -40,7 +40,7 @@ def known_format(name: str) -> str:
 def unknown(name: str) -> UnknownName:
     """The error for an unknown format, with the known ones."""
     formats = format_names()
-    return UnknownName("weights", "format of weights", name, formats, f"one of {', '.join(formats)}")
+    return UnknownName("weights", "weight format", name, formats, f"one of {', '.join(formats)}")
 
 
 def format_names() -> list[str]:

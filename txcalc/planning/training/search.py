@@ -25,7 +25,7 @@ from txcalc.planning.training.recipe import Recipe, choice
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.states import optimizer_bytes, states, tensors
 from txcalc.planning.training.step import Step, StepTimer
-from txcalc.units import iec
+from txcalc.units import iec, number_of
 
 ENOUGH = 6  # layouts that fit and are timed exactly
 MAX_COMPUTED = 60  # layouts whose memory is computed: the fastest and, if none of them fits, the smallest
@@ -370,8 +370,7 @@ def resolve_recipe(
     `InputError` with every fault."""
     faults: list[Fault | str] = []
     if gpus is not None and layout.gpus != gpus:
-        product = f"its sizes multiply to {layout.gpus:,}"
-        faults.append(Fault("--layout", str(layout), f"the {gpus:,} GPUs of {flag}", product))
+        faults.append(f"--layout {layout} has {number_of('GPU', layout.gpus)}, {flag} has {gpus:,}")
     sequences = choices.get("micro_batch", 1) * layout.copies  # of one micro-batch of all ranks
     step_sequences = global_batch(batch, max(1, sequences), tokens, "adapter" in choices)
     if sequences and (step_sequences < 1 or step_sequences % sequences):

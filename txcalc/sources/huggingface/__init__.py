@@ -329,7 +329,7 @@ def reader_of(where: str, c: Config) -> Any:
             )
         types = sorted({*READERS, *WRAPPERS})
         way = _readable_part(c) or way_out(c)
-        raise UnknownName(where, "reader for model_type", c.model_type, types, "see the README's list", way)
+        raise UnknownName(where, "supported model_type", c.model_type, types, "see the README's list", way)
     return reader(c.model_type)
 
 

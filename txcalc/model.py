@@ -19,7 +19,7 @@ from txcalc.parts.model import Root
 from txcalc.parts.options import Table
 from txcalc.parts.part import Composite, Workload
 from txcalc.parts.tower import Counted
-from txcalc.units import bits_of, cache_bits_of, cache_block, iec, parse_tokens, short
+from txcalc.units import bits_of, cache_bits_of, cache_block, iec, number_of, parse_tokens, short
 
 if TYPE_CHECKING:
     from txcalc.checkpoint import CheckpointCheck
@@ -243,7 +243,7 @@ class Model(Struct, frozen=True, dict=True):
         >>> import txcalc
         >>> print(txcalc.load("gpt2").summary())
         gpt2: decoder, 12 layers, D = 768, V = 50,257 (tied)
-        MHA 12/12 × 64; plain F = 3,072
+        MHA 12/12 heads of 64; plain F = 3,072
         124,439,808 parameters, 285 M FLOPs per token at 1,024 tokens, 36 KiB of KV cache per token
         """
         tokens = self.workload(tokens=self.usual_tokens).tokens
@@ -257,10 +257,18 @@ class Model(Struct, frozen=True, dict=True):
         first = f"{self.name}: {self.kind}, {layers} {'layer' if layers == '1' else 'layers'}, D = {self.d_model:,}"
         if self.vocab_size is not None:
             first += f", V = {self.vocab_size:,}" + (" (tied)" if self.description.last.head.tied else "")
-        blocks = [group.block for stack in self.root.stacks for group in stack.groups]
-        descriptions = [leaf.describe() for leaf in self.root.leaves()]
-        descriptions += [branch.part.describe() for block in blocks for branch in block.branches]
-        return first, "; ".join(dict.fromkeys(words for words in descriptions if words))
+        groups = [group for stack in self.root.stacks for group in stack.groups]
+        numbers: dict[str, int] = {}  # of the layers with it
+        for parts in (lambda block: block.leaves(), lambda block: (branch.part for branch in block.branches)):
+            for group in groups:
+                for words in dict.fromkeys(part.describe() for part in parts(group.block)):
+                    numbers[words] = numbers.get(words, 0) + group.count
+        total = sum(group.count for group in groups)
+        return first, "; ".join(
+            words if number == total else f"{number_of('layer', number)}: {words}"
+            for words, number in numbers.items()
+            if words
+        )
 
     @property
     def kind(self) -> str:

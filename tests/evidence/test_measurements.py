@@ -369,7 +369,7 @@ def test_a_number_that_was_changed_is_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "cannot be read"),
+        ("", "is not valid JSON"),
         ("[]", "schema is \\[\\]"),
         ('{"schema": "txcalc/proofs/1"}', "expected 'txcalc/measurements/1'"),
         ('{"schema": "txcalc/measurements/1", "items": []}', "5 faults"),

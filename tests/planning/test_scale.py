@@ -116,8 +116,8 @@ def test_the_command_says_the_loss_and_the_best_size() -> None:
 def test_a_perplexity_that_no_float_holds_is_infinite() -> None:
     """Far below every law's range; large ones are written with an exponent."""
     _, out, _ = run("scale", "--params", "1", "--train-tokens", "10")
-    rows = [line.split() for line in out.splitlines() if line.startswith(("besiroglu    1", "chinchilla   1"))]
-    assert [row[5] for row in rows] == ["infinite", "6.16e269"]
+    rows = [line.split() for line in out.splitlines() if line.startswith(("besiroglu ", "chinchilla "))]
+    assert [row[5] for row in rows[:2]] == ["infinite", "6.16e269"]
     _, out, _ = run("scale", "--params", "1", "--train-tokens", "10", "--json")
     assert [law["asked"]["perplexity"] is None for law in json.loads(out)["laws"]] == [True, False, True]
 

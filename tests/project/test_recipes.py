@@ -53,7 +53,7 @@ COLUMN = (
     (
         "render/serving.py",
         (
-            '        Column("bound", lambda point: point.bound),\n',
+            "        Column(LIMITED, lambda point: point.bound),\n",
             '        Column("requests/s per GPU", lambda point: _rate(point.steady.requests_per_gpu)),\n',
         ),
     ),
@@ -159,7 +159,7 @@ def test_a_leaf_that_keeps_something_is_planned_for_as_what_it_is(run: Run) -> N
     cache_bytes = 2 * 2 * (8 * 1024 + 5)  # bytes of two layers, in 16 bits
     kept = json.loads(run("kv", "keeping.toml", "--context", "1k", "--batch", "1", "--json"))
     assert kept["rows"][0]["bytes"] == cache_bytes and kept["cache"]["elements_per_token"] == 2 * 8
-    assert kept["holds"] == ["2 layers with Keeper: 8 elements per token and 5 more"]
+    assert kept["holds"] == ["each of 2 layers caches Keeper: 8 elements per token and 5 more"]
     shown = json.loads(run("show", "keeping.toml", "--tokens", "1k", "--json"))
     assert shown["cache"]["bytes"] == cache_bytes and shown["cache"]["constant_elements"] == 2 * 5
     plan = json.loads(run("deploy", "keeping.toml", "--gpu", "l4", "--context", "1k", "--concurrency", "3", "--json"))

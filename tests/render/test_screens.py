@@ -148,7 +148,7 @@ WIDER = {
     "fit gpt2 --gpu l4": "needed",
     "kv gpt2": "per token",
     "crossover gpt2 --no-formulas": "masked, of the context",
-    "scale --compute 1e21": "D fitted to",
+    "scale --compute 1e21": "tokens fitted to",
     "train gpt2 --gpu l4:1": "of the GPU",
 }
 

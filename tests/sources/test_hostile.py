@@ -279,7 +279,7 @@ def test_an_empty_name_is_not_the_folder_one_is_in(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_output_that_holds_plain_letters_only() -> None:
     code, table, _ = run("show", "gpt2", PYTHONIOENCODING="ascii")
-    assert code == 0 and table.isascii() and "MHA 12/12 x 64" in table
+    assert code == 0 and table.isascii() and "MHA 12/12 heads of 64" in table
     code, text, _ = run("show", "gpt2", "--json", PYTHONIOENCODING="ascii")
     assert code == 0 and text.isascii()
     assert json.loads(text) == json.loads(run("show", "gpt2", "--json", PYTHONIOENCODING="utf-8")[1])

@@ -34,6 +34,7 @@ SUGGESTIONS = {
     **dict.fromkeys(("--context-length", "--seq-len", "--max-model-len"), ("--context", "--tokens")),
     **dict.fromkeys(("--quant", "--quantization", "--precision"), ("--weights", "--dtype")),
     **dict.fromkeys((f"--{name}" for name in FORMATS), ("--format",)),
+    "--layout": ("--tp", "--pp", "--dp", "--ep"),
     **{f"--{name}-parallel-size": (f"--{name[0]}p", "--layout") for name in ("tensor", "pipeline", "data")},
 }
 _spelling: dict[str, str] = {}  # options as the user spelled them

@@ -120,7 +120,7 @@ class SoftmaxCore(HeadsCore):
 
     def describe(self) -> str:
         form = named_by_groups(self.n_heads, self.n_kv_heads)
-        return f"{form} {self.n_heads}/{self.n_kv_heads} × {self.d_qk}{self.span.describe()}"
+        return f"{form} {self.n_heads}/{self.n_kv_heads} heads of {self.d_qk}{self.span.describe()}"
 
     @property
     def attended(self) -> Attended:

@@ -218,7 +218,7 @@ def ask(law: ScalingLaw, question: ScalingQuestion) -> ScalingAnswer:
         best = law.optimum(budget) if unique is None else law.limited(budget, unique)
     sizes = {"N": (point[0], law.params), "D": (point[1], law.tokens)}
     outside = [
-        f"{name} = {short(size)} (fitted on {_range(low, high)})"
+        f"{name} = {short(size)} (fitted on {f'{short(low)} to' if low else 'up to'} {short(high)})"
         for name, (size, (low, high)) in sizes.items()
         if not low <= size <= high
     ]
@@ -227,10 +227,6 @@ def ask(law: ScalingLaw, question: ScalingQuestion) -> ScalingAnswer:
         warnings.append(f"{law.name}: {point[1] / unique:,.0f} epochs are outside its fitted range, up to {EPOCHS}")
     requested, optimal = (LossPoint(*sizes, law.loss(*sizes, unique)) for sizes in (point, best))
     return ScalingAnswer(law, requested, optimal, tuple(warnings))
-
-
-def _range(low: float, high: float) -> str:
-    return f"{short(low)} to {short(high)}" if low else f"up to {short(high)}"
 
 
 def counted_params(model: Model) -> int:

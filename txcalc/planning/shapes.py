@@ -100,9 +100,10 @@ class DesignFamily(Struct, frozen=True):
 
     def describe(self) -> list[str]:
         """The common sizes of all members, in words."""
+        groups = f"GQA with {self.gqa} query heads per KV head" if self.gqa > 1 else "MHA"
         return [
             f"V = {self.vocab:,}{' (tied)' if self.tied else ''}; F = {self.ratio}·D, rounded up to a multiple of "
-            f"{self.multiple}; heads of width {self.d_head}, {self.gqa} per key/value head; "
+            f"{self.multiple}; head size {self.d_head}, {groups}; "
             f"D a multiple of {self.step()}"
         ]
 

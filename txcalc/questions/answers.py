@@ -302,7 +302,7 @@ def architecture(model: Model) -> str:
                 positions["no positions" if form == "none" else f"{form} positions"] = None
             for channel in (layer.tables[name] for name in CHANNELS if name in layer.tables):
                 if activation := channel.get("activation"):
-                    activations[activation + (", gated" if channel.get("gated") else "")] = None
+                    activations[activation] = None
                 ratio = float(Fraction(channel.get("d_ff"), stack.d_model))
                 ratios[f"{'expert ' * (channel is layer.tables.get('experts'))}F/D = {ratio:.4g}"] = None
     if not (positions or has_listed_leaves):
@@ -350,5 +350,6 @@ class Convention(Answer, kw_only=True):
     def __str__(self) -> str:
         words = [f"{self.flops_per_mac} FLOPs per multiply-add"]
         words += [f"{self.attention} attention"] if self.attention else []
-        words += [f"{self.logits} logits", *([f"MLA {self.mla}"] if self.mla else [])]
+        words += [f"logits at {'every' if self.logits == 'all' else 'the last'} position"]
+        words += [f"MLA {self.mla}"] if self.mla else []
         return "; ".join(words)

@@ -38,10 +38,10 @@ def calibrate(
     like: Annotated[
         str | None,
         o.Option(
-            "Start from this accelerator's datasheet. train uses the rates measured here, deploy keeps the "
-            "accelerator's kernel efficiencies. Default: both use the rates measured here.",
+            "Start from this accelerator's datasheet: measured rates are for train, deploy uses the accelerator's "
+            "kernels. Default: measured rates for both.",
             "NAME",
-            "Engine",
+            "Device",
             completes="accelerator",
         ),
     ] = None,

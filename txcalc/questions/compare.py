@@ -387,7 +387,7 @@ def picture(models: Sequence[Model], contexts: Sequence[int], convention: Compar
     x = PlotAxis("length (tokens)", "tokens", 2)
     for quantity, y in (
         ("flops_per_token", PlotAxis("FLOPs per token of a prefill", log=10)),
-        ("attention_core_flops", PlotAxis("attention core, % of FLOPs", "sizes")),
+        ("attention_core_flops", PlotAxis("scores and values, % of FLOPs", "sizes")),
         ("cache_bytes", PlotAxis(f"cache of one sequence, {convention.kv_dtype}", "bytes", 2)),
     ):
         at = {row.tokens: row.plotted for row in rows if row.quantity == quantity and row.tokens}

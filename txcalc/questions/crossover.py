@@ -122,6 +122,11 @@ def crossover(
             classic = classic_crossings(classic_forms(False), classic_forms(True))
     models = [prefill.model for prefill in prefills]
     latent = mla if any(model.has_latents for model in models) else None
+    notes += [
+        f"{model.name}: includes lengths beyond its context of {model.context:,}"
+        for model, rows in zip(models, lengths, strict=True)
+        if model.context and any(row.tokens and row.tokens > model.context for row in rows)
+    ]
     return Crossover(
         convention=CrossoverConvention(logits, latent, dtype, kv, "min(E, k·batch)"),
         models=tuple(map(ModelInfo.of, models)),

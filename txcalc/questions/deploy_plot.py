@@ -113,7 +113,7 @@ def _roofline(serving: Serving) -> Panel:
         xs = [low, ridges[dtype], high]
         ys = [accelerator.bandwidth * Fraction(x) if x < ridges[dtype] else most for x in xs]
         series.append(Series(f"roof: {short(most)}FLOP/s in {dtype}", xs, ys, -1 - i))
-    x, y = PlotAxis("FLOPs per byte of weights and cache", log=10), PlotAxis("FLOP/s per GPU, achievable", log=10)
+    x, y = PlotAxis("FLOPs per byte of weights and cache", log=10), PlotAxis("FLOP/s per GPU, predicted", log=10)
     return Panel(f"Roofline: memory bandwidth {si_bytes(accelerator.bandwidth)}/s", x, y, series)
 
 

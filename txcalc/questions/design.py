@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from txcalc.sources import Source
 
 BASE_HELP = (
-    "A model to scale (experts, MLA, windows, hybrids …), heads and widths growing with D; without one, "
-    "Llama's architecture."
+    "A model whose architecture (experts, MLA, windows, hybrids …) is kept while its width changes. Default: Llama's."
 )
 BaseArgument = Annotated["Source | None", o.Argument(BASE_HELP, "[SOURCE]", "source")]
 
@@ -84,11 +83,11 @@ def design(
         Mapping[str, Any] | None,
         o.SET.with_help("It needs SOURCE; a value may be an expression: F=8/3*D. Repeatable.", repeats=True),
     ] = None,
-    params: Annotated[o.Length | float | None, o.PARAMS.with_help("This number is the budget.")] = None,
-    memory: Annotated[str | None, o.MEMORY.with_help("It is the budget.")] = None,
+    params: Annotated[o.Length | float | None, o.PARAMS._replace(help="Parameters: 8B, the budget.")] = None,
+    memory: Annotated[str | None, o.MEMORY._replace(help="A budget of memory: 16GB (10^9) or 16GiB.")] = None,
     compute: Annotated[
         o.Length | float | None,
-        o.COMPUTE.with_help("They are the budget: 6 · active parameters · training tokens.", parse=None),
+        o.COMPUTE._replace(help="Training FLOPs of the budget: 3.8e25 (6 · active parameters · tokens).", parse=None),
     ] = None,
     train_tokens: Annotated[
         o.Length | float | None,
@@ -111,7 +110,7 @@ def design(
     tied: Annotated[bool, o.Option("Tie embedding and head.", None, "Model")] = False,
     context: Annotated[
         o.Length | None,
-        o.CONTEXT.with_help("The budget then has its cache and activations too (default: weights only)."),
+        o.CONTEXT._replace(help="Context whose cache and activations also have to fit into --memory."),
     ] = None,
     kv: Annotated[str, o.KV] = "bf16",
     reserve: Annotated[str | None, o.RESERVE.with_help("Default: none.")] = None,

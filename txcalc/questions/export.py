@@ -31,7 +31,7 @@ def export(
     changes: Mapping[str, object] | None = None,
     ignore: Sequence[str] = (),
 ) -> Export:
-    """Write a model as a preset or a config.json, which reads back to the same numbers.
+    """Write a model as a preset or a config.json that txcalc reads with the same results.
 
     Errors: `InputError`, also for a file that exists (unless `force`) and for a model that no config.json describes;
     `UnknownName`, `MissingExtra`.

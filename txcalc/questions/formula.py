@@ -149,7 +149,7 @@ def formula(
     attention: Annotated[o.Attention, o.ATTENTION] = "dense",
     logits: Annotated[o.Logits, o.LOGITS] = "all",
     mla: Annotated[o.Mla, o.MLA] = "expanded",
-    layout: Annotated[str | None, o.LAYOUT.with_help("Shows the figures of one rank, and what it sends.")] = None,
+    layout: Annotated[str | None, o.LAYOUT.with_help("Show one rank's formulas and its communication.")] = None,
     stage: Annotated[int | None, o.Option("Pipeline stage (default: the one with most memory).", "N", "Engine")] = None,
     recompute: Annotated[str | None, o.RECOMPUTE] = None,
     optimizer: Annotated[str | None, o.OPTIMIZER] = None,

@@ -218,7 +218,7 @@ def holders(ledger: Ledger) -> tuple[str, ...]:
             default = f"{entry.leaf.label}: {per_token:,} elements per token and {constant:,} more"
             cached = entry.leaf.describe_cache() or default
             layers[cached] = layers.get(cached, 0) + entry.runs
-    return tuple(f"{number_of('layer', number)} with {cached}" for cached, number in layers.items())
+    return tuple(f"each of {number_of('layer', number)} caches {cached}" for cached, number in layers.items())
 
 
 def generation_cost(model: Model, contexts: Sequence[int], prompt: int, attention: str) -> GenerationCost:

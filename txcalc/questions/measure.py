@@ -21,18 +21,18 @@ def measure(
     *,
     gpu: Annotated[
         str | None,
-        o.GPU._replace(help="An accelerator or calibrate's file, for the floor times (default: measured)."),
+        o.GPU._replace(help="An accelerator or calibrate's file, for the lower bounds of times (default: measured)."),
     ] = None,
     only: Annotated[
         Sequence[str],
-        o.Option("Only this item of the list. Repeatable.", "ITEM", "Engine", repeats=True),
+        o.Option("Only this model. Repeatable; an unknown name lists them.", "NAME", "Model", repeats=True),
     ] = (),
-    limit: Annotated[float, o.Option("Start no new item after N seconds.", "N", "Engine")] = 540,
+    limit: Annotated[float, o.Option("Start no new model after N seconds.", "N", "Device")] = 540,
     out: Annotated[str | Path | None, o.OUT.with_help("a .json after every step; a later run continues it.")] = None,
     command: str = "txcalc.measure",
     tell: Progress = no_progress,
 ) -> Measurements:
-    """Measure a list of models on this device and compare with the predictions. Counts must be equal (exit code 0);
+    """Measure txcalc's test models on this device and compare with the predictions. Counts must be equal (exit code 0);
     memory and times are shown with their predictions.
 
     In Python: `command` is recorded in the file.

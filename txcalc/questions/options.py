@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from txcalc.sources import Source
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-GROUPS = ("Model", "Workload", "Engine", "Traffic", "Money", "Output")  # sections of a help, in this order
+GROUPS = ("Model", "Workload", "Engine", "Device", "Traffic", "Money", "Output")  # sections of a help, in this order
 
 
 class Option(NamedTuple):
@@ -115,8 +115,7 @@ class Question(Struct, frozen=True):
 
 SOURCE_HELP = (
     'A preset ("txcalc presets" lists them), a file (.toml, config.json, .safetensors, .gguf) or its folder, '
-    'hf:org/name, or a description such as "D=512 h=8 F=1376 L=1 gated" (also h_kv, d_h, V, E, k, window, learned; '
-    "words: gated|plain, rms|ln, pre|post, bias|nobias, tied|untied, final|nofinal)."
+    'hf:org/name, or a description such as "D=512 h=8 F=1376 L=1 gated" (docs/reference/describing.md).'
 )
 SourceArgument = Annotated["Source", Argument(SOURCE_HELP, "SOURCE", "source")]
 SourcesArgument = Annotated["Source | Sequence[Source]", Argument(SOURCE_HELP, "SOURCE…", "source")]
@@ -161,7 +160,7 @@ CONTEXT = Option(
 )
 CONTEXTS = CONTEXT._replace(value="N,…", aliases=("--contexts", "--tokens"), parse=None)  # several
 GLOBAL_BATCH = Option(
-    "Sequences per step over all ranks (default: at least 2^20 tokens; with adapters at most 64).",
+    "Sequences per step over all ranks (default: about 1 M tokens per step, with --lora at most 64 sequences).",
     "N",
     "Workload",
     parse=parse_tokens,
@@ -208,7 +207,7 @@ OPTIMIZER = Option(
 )
 WORKERS = Option("Worker processes", "N", "Engine")
 RECIPE = Option("Further settings:", "K=V,…", "Engine")
-DEVICE = Option("Device: meta (no computation), cpu or cuda.", "NAME", "Engine")
+DEVICE = Option("Device: meta (no computation), cpu or cuda.", "NAME", "Device")
 
 CONCURRENCY = Option("Concurrent sequences (users).", "N", "Traffic", aliases=("--users",), parse=parse_tokens)
 PROMPT = Option("Tokens per prompt.", "N", "Traffic", parse=parse_tokens)
@@ -218,7 +217,7 @@ CONVENTIONS = Option(
     "NAME", "Output", "--as", "convention", repeats=True,
 )  # fmt: skip
 FORMAT = Option("Output format.", None, "Output", "--format")
-ROWS = Option("Only rows whose name contains one of these: parameters,cache.", "NAME,…", "Output", "--rows")
+ROWS = Option("Only rows whose name contains one of these words: parameters,cache.", "NAME,…", "Output", "--rows")
 DIGITS = Option("Significant digits of large numbers and ratios in tables.", "N", "Output", "--digits")
 JSON = Option("Same as --format json: exact integers, a stable schema.", None, "Output", "--json")
 PLOT = Option(

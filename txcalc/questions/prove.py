@@ -66,7 +66,7 @@ class Prove(Result, tag_field="schema", tag="txcalc/prove/1", kw_only=True):
 @o.Question("txcalc prove my-model/config.json", takes=("--set", "--ignore"))
 def prove(
     *sources: o.OptionalSources,
-    again: Annotated[bool, o.Option("Re-prove structures already proved.", group="Engine")] = False,
+    again: Annotated[bool, o.Option("Prove again what has a stored proof.")] = False,
     out: Annotated[
         str | Path | None, o.OUT.with_help("the theorems to a .json (default: in your data folder).")
     ] = None,

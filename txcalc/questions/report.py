@@ -34,7 +34,7 @@ from txcalc.questions.verify import Progress, no_progress
 from txcalc.sources import load
 from txcalc.sources.files import write
 
-CONTEXTS = o.CONTEXTS.with_help("Contexts of the serving grid (default: 2k,8k,32k,128k).", aliases=("--contexts",))
+CONTEXTS = o.CONTEXTS.with_help("Contexts to plan serving for (default: 2k,8k,32k,128k).", aliases=("--contexts",))
 RUNS = 6  # layouts of a search that the page shows
 
 
@@ -46,15 +46,17 @@ class ServingGrid(o.Options):
     context: Annotated[o.Lengths | None, CONTEXTS] = None
     concurrency: Annotated[
         o.Lengths | None,
-        o.CONCURRENCY.with_help(
-            f"Loads of the serving grid (default: {','.join(map(str, data.USERS))}).", value="N,…", parse=None
+        o.CONCURRENCY._replace(
+            help=f"Concurrent users to plan serving for (default: {','.join(map(str, data.USERS))}).",
+            value="N,…",
+            parse=None,
         ),
     ] = None
     weights: Annotated[
-        o.Names | None, o.WEIGHTS.with_help("Formats of the serving grid (default: native).", value="FORMAT,…")
+        o.Names | None, o.WEIGHTS.with_help("Several: serving is planned for each (default: native).", value="FORMAT,…")
     ] = None
     kv: Annotated[
-        o.Names | None, o.KV.with_help("Formats of the serving grid (default: bf16,fp8).", value="TYPE,…")
+        o.Names | None, o.KV.with_help("Several: serving is planned for each (default: bf16,fp8).", value="TYPE,…")
     ] = None
 
     def given(self) -> dict[str, Any]:
@@ -105,8 +107,8 @@ def report(
     gpu: Annotated[
         str | Sequence[str],
         o.GPU.with_help(
-            "Also plan serving: memory, speed, cost and serving commands at every point of a grid. Without N: the "
-            "fewest that fit. Repeatable.",
+            "Also plan serving: memory, speed, cost and commands for each combination of users, context and formats. "
+            "Without N: the fewest that fit. Repeatable.",
             value="NAME[:N][@PRICE]",
             repeats=True,
         ),
@@ -130,7 +132,9 @@ def report(
             aliases=("--layouts",),
         ),
     ] = (),
-    tokens: Annotated[o.Length | None, o.TOKENS.with_help("For training (default: 4,096 or the context).")] = None,
+    tokens: Annotated[
+        o.Length | None, o.TOKENS.with_help("For training (default: 4,096, or the model's context if shorter).")
+    ] = None,
     global_batch: Annotated[o.Length | None, o.GLOBAL_BATCH.with_help("For training.")] = None,
     title: Annotated[str | None, o.Option("Title of the page.", "TEXT")] = None,
     changes: Mapping[str, object] | None = None,

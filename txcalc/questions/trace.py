@@ -66,16 +66,16 @@ def trace(
     inputs: Annotated[
         str | Sequence[str],
         o.Option(
-            "An input, if not token ids, with sizes B, T, T_src or numbers. Repeatable.",
+            "An input of the module: name, shape (B, T, T_src, numbers) and dtype. Default: token ids. Repeatable.",
             "NAME=B,T:int64",
             "Workload",
             "--input",
             repeats=True,
         ),
     ] = (),
-    batch: Annotated[o.Length | None, o.BATCH.with_help("Used for measuring, if no formula holds for all.")] = None,
-    tokens: Annotated[o.Length | None, o.TOKENS.with_help("Used for measuring, like --batch.")] = None,
-    source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.with_help("Used for measuring, like --batch.")] = None,
+    batch: Annotated[o.Length | None, o.BATCH.with_help("Measured at it, if no formula in B and T holds.")] = None,
+    tokens: Annotated[o.Length | None, o.TOKENS.with_help("Like --batch.")] = None,
+    source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.with_help("Like --batch.")] = None,
     device: Annotated[str, o.DEVICE.with_help("cpu and cuda measure what depends on data.")] = "meta",
 ) -> Trace:
     """Parameters and FLOPs of any PyTorch module, part by part, as formulas in batch and length, with fvcore's count.

@@ -367,7 +367,7 @@ def train(
         Layout | str | None,
         o.LAYOUT.with_help("Also fsdp=, cp=, ep=, etp=, vpp=, sp=. Default: the fastest that fits."),
     ] = None,
-    tokens: Annotated[o.Length | None, o.TOKENS.with_help("Default: 4,096 or the context.")] = None,
+    tokens: Annotated[o.Length | None, o.TOKENS.with_help("Default: 4,096, or the model's context if shorter.")] = None,
     recipe: RecipeOptions | Recipe | str = RecipeOptions(),
     lora: Annotated[
         str | None, o.LORA.with_help("base=nf4-dq: format of the frozen matrices; dtype=fp32: of the adapters.")

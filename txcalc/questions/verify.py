@@ -89,8 +89,7 @@ def verify(
     layout: Annotated[
         str | None,
         o.LAYOUT._replace(
-            help="Parallel layout: tp=8,pp=16,dp=64. Verify training in this layout, against PyTorch's own sharding: "
-            "tp=8,sp=8,fsdp=4.",
+            help="Parallel layout of a training step, compared with PyTorch's own sharding: tp=8,sp=8,fsdp=4.",
         ),
     ] = None,
     recipe: Annotated[
@@ -116,7 +115,7 @@ def verify(
     symbolic: Annotated[
         bool | None,
         o.Option(
-            "--symbolic proves every layer for every batch and length, or refuses; --points compares at single sizes. "
+            "--symbolic: every layer, all batch sizes and lengths. --points: only at single sizes. "
             "Default: one layer of each kind is proved, and all layers are compared at one size.",
             group="Engine",
             flag="--symbolic/--points",
@@ -129,7 +128,9 @@ def verify(
     ] = None,
     gpu: Annotated[
         str | None,
-        o.GPU._replace(help="An accelerator or calibrate's file, for the floor times (default: this device)."),
+        o.GPU._replace(
+            help="An accelerator or calibrate's file, for the lower bounds of times (default: this device)."
+        ),
     ] = None,
     zero_cost: Annotated[bool, o.Option("List the operators counted as free.")] = False,
     record: Annotated[bool, o.Option("Store the results for presets, as evidence for show.")] = False,

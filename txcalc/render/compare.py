@@ -13,7 +13,7 @@ from txcalc.render.report import Report, Table, TableCell
 from txcalc.units import iec, short
 
 WITH_RATIO_COLUMNS = 4  # up to this many models ratios have a column, else they stand below the figure
-CROSSOVER = "attention core costs as much from"
+CROSSOVER = "length from which scores and values ≥"
 NAME = 20  # characters of a model's name per line
 
 
@@ -33,7 +33,7 @@ def report(answer: Compare, form: str) -> Report:
         columns.append(cells)
         if i and ratio_columns:
             headings.append(TableCell("", "×"))
-            columns.append(ratios)
+            columns.append([ratio._replace(text=ratio.text.removeprefix("×")) for ratio in ratios])
     lines: list[Sequence[Any]] = []
     group = ""
     for row, *cells in zip(rows, *columns, strict=True):
@@ -47,8 +47,7 @@ def report(answer: Compare, form: str) -> Report:
     header = [
         f"{len(models)} models; × is the ratio to {models[0].name}",
         f"{answer.convention}; cache in {answer.convention.kv_dtype}",
-        "one sequence, lengths in tokens; FLOPs per token: average over a prefill; attention core: scores and values, "
-        "share of FLOPs",
+        "one sequence, lengths in tokens; FLOPs per token: average over a prefill; scores and values: share of FLOPs",
         *(_matches(answer.match, models[0].name) if answer.match else ()),
     ]
     return Report([Table("", headings, lines, name="comparison", crossed=True)], header, answer.notes)
@@ -71,12 +70,12 @@ def _labels(row: ComparedQuantity, dtype: str) -> tuple[str, str]:
         "flops_per_token": ("FLOPs per token at", length),
         "flops_per_token_dense": ("FLOPs per token, dense, at", length),
         "flops_per_token_masked": ("FLOPs per token, masked, at", length),
-        "attention_core_flops": ("attention core", length),
+        "attention_core_flops": ("scores and values at", length),
         "cache_bytes": ("cache at", length),
         "cache_growth_bytes": ("cache at", "per token"),
         "cache_constant_bytes": ("cache at", "fixed part"),
-        "crossover: scores + values ≥ feed-forward": (CROSSOVER, "as feed-forward"),
-        "crossover: scores + values ≥ every linear layer": (CROSSOVER, "as linear layers"),
+        "crossover: scores + values ≥ feed-forward": (CROSSOVER, "feed-forward"),
+        "crossover: scores + values ≥ every linear layer": (CROSSOVER, "linear layers"),
     }[row.quantity]
 
 

@@ -28,7 +28,7 @@ def report(answer: Crossover, form: str) -> Report:
     if full and answer.classic:
         tables.append(_classic(answer.classic, form))
     latent = f", MLA {answer.convention.mla}" if answer.convention.mla else ""
-    header = [_verdict(rows, masked=bool(answer.windowed)) for rows in models]
+    header = [_verdict(rows) for rows in models]
     if full:
         header += [f"{model.name}: {model.summary[1]}" for model in answer.models if model.summary[1]]
         header += [
@@ -41,7 +41,7 @@ def report(answer: Crossover, form: str) -> Report:
                 "a decode step reads its cache, and every weight once but embedding tables and unused experts"
             )
     else:
-        lines = [(model.name, _cache(model.name, answer.cache)) for model in answer.models]
+        lines = [(model.name, _cache(model, answer.cache)) for model in answer.models]
         header += [f"{name}: {line}" if len(models) > 1 else line for name, line in lines if line]
     return Report(tables, header, answer.notes)
 
@@ -52,28 +52,26 @@ def by_model(rows: Sequence[Crossing]) -> Iterator[Sequence[Crossing]]:
     return (rows[i : i + number] for i in range(0, len(rows), number))
 
 
-def _cache(model: str, rows: Sequence[CacheCrossing]) -> str:
+def _cache(model: ModelInfo, rows: Sequence[CacheCrossing]) -> str:
     """The context from which a model's decode step reads more cache than weights, in a line; "": never."""
-    first = next((row for row in rows if row.model == model and row.context), None)
+    first = next((row for row in rows if row.model == model.name and row.context), None)
     if first is None:
         return ""
-    context = "1 token" if first.context == 1 else f"{first.context:,} tokens"
-    return f"decode reads more cache than weights from {context} (batch {first.batch:,})"
+    if first.context == 1:
+        cache = "state" if model.kind == "recurrent" else "cache"
+        return f"decode reads more {cache} than weights from a batch of {first.batch:,}, at any length"
+    return f"decode reads more cache than weights from {first.context:,} tokens (batch {first.batch:,})"
 
 
-def _verdict(rows: Sequence[Crossing], masked: bool) -> str:
-    """The first rule's lengths in a line, or why there are none: as masked first where a model has windows."""
+def _verdict(rows: Sequence[Crossing]) -> str:
+    """The first rule's lengths in a line, or why there are none."""
     name, first = rows[0].model, rows[:2]
     if not any(row.tokens for row in first):
         why = " or ".join(dict.fromkeys(row.why for row in first if row.why))
-        return f"{name}: attention never exceeds the feed-forward{why and f' ({why})'}"
-    lengths = {row.attention: f"from {row.tokens:,} tokens" if row.tokens else "never" for row in first}
-    ways = ("masked", "dense") if masked else ("dense", "masked")
-    main, other = (lengths[way] for way in ways)
-    verb = "never costs as much" if main == "never" else "costs as much"
-    when = "" if main == "never" else f" {main}"
-    also = f"; {ways[1]} {other}" if other != main else ""
-    return f"{name}: attention {verb} as the feed-forward{when} ({ways[0]}{also})"
+        return f"{name}: scores and values never cost as much as the feed-forward{why and f' ({why})'}"
+    lengths = [f"from {row.tokens:,} tokens" if row.tokens else "never" for row in first]
+    when = lengths[0] if len(set(lengths)) == 1 else f"{lengths[0]} (dense), {lengths[1]} (masked)"
+    return f"{name}: scores and values cost as much as the feed-forward {when}"
 
 
 def _lengths(rows: Sequence[Crossing], model: ModelInfo, description: str) -> Table:

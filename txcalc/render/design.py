@@ -23,7 +23,7 @@ def report(answer: Design, form: str) -> Report:
         header.append(f"{budget.text} at {answer.weights}: {', '.join(words)}")
     tables = [_table(f"Best first: {answer.rule}", answer.rows, in_bytes)]
     if answer.classic:
-        title = "Well-known shapes, in this family"
+        title = "Well-known shapes with this architecture"
         tables.append(_table(title, answer.classic, in_bytes, verdicts=in_bytes))
     return Report(tables, header)
 
@@ -34,7 +34,7 @@ def _what_counts(answer: Design) -> str:
     if budget.flops is not None:
         return f"training FLOPs: 6 · {short(budget.params)} active parameters · {short(budget.tokens)} tokens"
     if budget.params is not None:
-        return "parameters"
+        return "parameters, which the nearest depth of a width may exceed"
     if budget.context is None:
         return f"for weights in {answer.weights} (--context adds a cache)"
     return f"for weights in {answer.weights}, one sequence of {budget.context:,} tokens and its activations"
@@ -53,7 +53,7 @@ def _table(title: str, shapes: Sequence[Shape], in_bytes: bool, verdicts: bool =
     columns.append(Column("parameters", lambda shape: rounded(shape.params)))
     if any(shape.active != shape.params for shape in shapes):
         columns.append(Column("active", lambda shape: rounded(shape.active)))
-    left = column("budget left", "bytes" if in_bytes else "", "budget\nleft")
+    left = column("budget left", "bytes" if in_bytes else "", "left\n(− over)")
     columns += [
         Column(column("memory", "bytes"), lambda shape: byte_size(shape.bytes)),
         Column(column("cache per token", "bytes", "cache\nper token"), lambda shape: byte_size(shape.cache_per_token)),

@@ -59,7 +59,7 @@ def report(answer: Fit, form: str) -> Report:
         lines.append((name, rounded(first.params), first.context, *cells))
     table = Table("", headings, lines, name="fit", crossed=not one_format, optional=optional)
     verb = "model fits" if len(models) == 1 else "models fit"
-    tokens = f"with one sequence of {answer.context:,} tokens or its whole context"
+    tokens = f"with one sequence of {answer.context:,} tokens (the model's context if shorter)"
     refused = sum(all(row.refused for row in rows) for rows in models.values())
     count = f"{len(fitting)} of {len(models)} {verb}{f' ({refused} refused)' * bool(refused)}"
     header = [f"{count}, {tokens}", *_cards(answer)]
@@ -67,14 +67,11 @@ def report(answer: Fit, form: str) -> Report:
         f"measured on {row.known['where']}; without activations" for row in answer.rows if row.known
     )
     if best_alone:
-        speeds, room = " and its tokens/s with one sequence" * timed, "; free: per GPU" * one_format
-        header.append(
-            f"format: the widest that fits{speeds}{room}"
-            if one_format
-            else f"each cell: the widest format that fits{speeds}"
-        )
+        names = (name.upper() if name[0] == "q" else name for name in answer.formats)
+        speeds, room = " and its tokens/s with one sequence" * timed, "; free memory per GPU" * one_format
+        header.append(f"{'' if one_format else 'each cell: '}the first of {', '.join(names)} that fits{speeds}{room}")
     if grouped and (omitted := len(fitting) - len(served)):
-        header.append(f"{omitted} of them, with an encoder or run by no engine, are left out (--all)")
+        header.append(f"{omitted} of the {len(fitting)} are not listed: encoders, or run by no engine (--all)")
     return Report([table], header, answer.notes, not answer.failed)
 
 
@@ -96,8 +93,8 @@ def _engine(answer: Fit, card: Cards) -> str:
     judged = [row for row in rows if row.engine]
     if not judged:
         return ""
-    formats = " for " + ", ".join(dict.fromkeys(row.weights for row in judged))
-    return f"; memory as in {answer.engine_label}{'' if all(r.engine or r.refused for r in rows) else formats}"
+    formats = "" if all(row.engine or row.refused for row in rows) else ", for the formats that it runs"
+    return f"; memory as in {answer.engine_label}{formats}"
 
 
 def _room(row: ModelFit) -> TableCell:

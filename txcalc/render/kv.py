@@ -43,7 +43,8 @@ def _growth(answer: Kv, cross: bool) -> str:
     if cache.bytes_per_token is not None:
         grows = f"{iec(cache.bytes_per_token)} of cache per token"
     if grows and cache.constant_bytes:
-        grows += f", {iec(cache.constant_bytes)} fixed"
+        full = cache.windows_full_at
+        grows += f" + {iec(cache.constant_bytes)} {f'once windows are full ({full:,} tokens)' if full else 'fixed'}"
     if grows and cache.constant_bytes is None:
         grows = f"{iec(cache.bytes_per_token or 0)} of cache for the next token at {longest:,}"
     grows = grows or "grows in steps of several tokens"

@@ -23,7 +23,7 @@ Items = Mapping[str, Item]
 def report(answer: Measurements, form: str = "table") -> Report:
     """The tables of one device: comparisons, memory, times and ceilings."""
     items = answer.items
-    headings = ("experiment", "layers", "dtype", "parameters", "figures", "differ")
+    headings = ("experiment", "layers", "dtype", "parameters", "figures compared", "unequal")
     rows = [_exact(name, item) for name, item in items.items() if item.steps]
     exactly = Table("Exact: predicted equals measured", headings, rows, frozenset({0, 2}))
     figures = [(name, figure) for name, item in items.items() for figure in item.figures()]
@@ -60,12 +60,12 @@ def near(figures: Sequence[tuple[str, Figure]]) -> list[Table]:
         Table("Kernels per pass, predicted and run", ("work", "predicted", "run", "of these"),
               _by_model(kernels, _kernels), frozenset({0, 3})),
         Table(f"Peak memory{of_ledger if ledger else ''}",
-              ("work", "ledger", "dry run", "measured", "of ledger", "over dry run"),
+              ("work", "ledger", "dry run", "measured", "of ledger", "measured − dry run"),
               _by_model(memory, _memory, _beyond)),
         Table("Memory planned by deploy: weights, pages and activations", ("work", "deploy", "measured", "ratio"),
               _by_model([row for row in memory if row[1].planned], _figure_cells(iec, "planned"))),
         Table("Training, predicted by train", ("work", "predicted", "measured", "ratio"), _by_model(trained, _trained)),
-        Table("Time", ("work", "floor ms", "expected ms", "measured ms", "ratio"),
+        Table("Time", ("work", "floor ms", "predicted ms", "measured ms", "ratio"),
               _by_model(time, _figure_cells(_milliseconds, "floor", "predicted"))),
         Table("Attention costs more than the feed-forward", ("predicted", "tokens", "measured", "ratio"),
               _by_model(lengths, _figure_cells("{:,.0f}".format, "predicted"))),
@@ -108,7 +108,7 @@ def device(answer: Measurements) -> str:
 def overview(files: Sequence[Path]) -> str:
     """All files as one Markdown table, a row for each model on each device."""
     rows = [
-        "| model | exact: figures equal | peak memory / dry run | / ledger | time / expected |",
+        "| model | exact: figures equal | peak memory / dry run | / ledger | time / predicted |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for answer in map(read, files):
@@ -243,7 +243,7 @@ def ceilings(answer: Ceilings | Calibrate) -> list[Table]:
     return [
         Table(f"{chosen_runs(answer).capitalize()} of each kernel", ("kernel", "dtype", "size", "rate"),
               [_rate(rate) for rate in answer.rates], frozenset({0, 1, 2})),
-        Table("Shares of the ceilings", ("key", "share"), lines),
+        Table("Efficiency (share of peak)", ("key", "share"), lines),
         Table(title, headings, [_check(check) for check in answer.checks]),
     ]  # fmt: skip
 

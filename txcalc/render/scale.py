@@ -36,7 +36,7 @@ def _verdict(answer: Scale) -> str:
     law: LawPrediction = answer.laws[0]
     point = law.asked
     name = f"{answer.model.name}: " if answer.model else ""
-    loss = f"loss {point.loss:.3f} ({law.name})"
+    loss = f"loss {point.loss:.3f} (law {law.name})"
     if answer.optimal:
         sizes = f"{_sizes(point)} ({point.tokens_per_param:.1f} per parameter)"
         return f"{name}optimal: {sizes}, {_flops(law.compute)}; {loss}"
@@ -57,17 +57,17 @@ def _table(title: str, answer: Scale, point: Callable[[LawPrediction], ExpectedL
     """A row per law; a wide terminal shows the largest sizes that it was fitted to."""
     columns: list[Column[LawPrediction]] = [
         Column("law", lambda law: law.name),
-        Column("N", lambda law: rounded(point(law).params)),
-        Column("D", lambda law: rounded(point(law).train_tokens)),
-        Column("D/N", lambda law: _round(point(law).tokens_per_param, 1)),
+        Column(column("N", "", "parameters"), lambda law: rounded(point(law).params)),
+        Column(column("D", "", "tokens"), lambda law: rounded(point(law).train_tokens)),
+        Column(column("D/N", "", "tokens per\nparameter"), lambda law: _round(point(law).tokens_per_param, 1)),
         Column(column("loss", "nats"), lambda law: _round(point(law).loss, 3)),
         Column("perplexity", lambda law: _perplexity(point(law).perplexity)),
         Column("bits/token", lambda law: _round(point(law).bits_per_token, 3)),
     ]
     if answer.bytes_per_token:
         columns.append(Column("bits/byte", lambda law: _round(point(law).bits_per_byte or 0, 3)))
-    columns.append(Column("N fitted to", lambda law: rounded(law.fitted.params[1]), optional=True))
-    columns.append(Column("D fitted to", lambda law: rounded(law.fitted.train_tokens[1]), optional=True))
+    columns.append(Column("parameters fitted to", lambda law: rounded(law.fitted.params[1]), optional=True))
+    columns.append(Column("tokens fitted to", lambda law: rounded(law.fitted.train_tokens[1]), optional=True))
     return tabulate(title, answer.laws, columns)
 
 

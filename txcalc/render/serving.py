@@ -314,20 +314,12 @@ def _latencies(answer: Deploy, speed: Speed, detail: bool) -> Table:
     ]
     if decodes:
         tpot, whole = column("TPOT", "s"), column("end to end", "s", f"end to end, answer of {speed.answer:,}")
+        times = steady.tpot_s.mean, single.tpot_s
         rows += [
-            (
-                tpot,
-                *map(duration, (steady.tpot_s.mean, single.tpot_s)),
-                single.tpot_bound,
-                duration(single.tpot_floor_s),
-            ),
+            (tpot, *map(duration, times), single.tpot_bound, duration(single.tpot_floor_s)),
             (whole, duration(steady.e2e_s.mean), duration(single.e2e_s), None, None),
-            _rates(
-                column("tokens/s per user", "", "tokens/s per user, decoding"),
-                steady.tokens_per_s_user,
-                single.tokens_per_s_user,
-            ),
-            _rates(column("tokens/s per GPU", "", "tokens/s per GPU, with prefill"), steady.tokens_per_s_gpu),
+            _rates("tokens/s per user", steady.tokens_per_s_user, single.tokens_per_s_user, label=", decoding"),
+            _rates("tokens/s per GPU", steady.tokens_per_s_gpu, label=", with prefill"),
         ]
     rows.append(_rates("requests/s", steady.requests_per_s))
     if detail or not decodes:
@@ -341,8 +333,8 @@ def _latencies(answer: Deploy, speed: Speed, detail: bool) -> Table:
     return Table("Speed", headings, rows)
 
 
-def _rates(name: str | TableCell, at_the_load: float | None, one_request: float | None = None) -> tuple[Any, ...]:
-    return name, _rate(at_the_load), _rate(one_request), None, None
+def _rates(name: str, at_the_load: float | None, one_request: float | None = None, label: str = "") -> tuple[Any, ...]:
+    return column(name, "", f"{name}{label}"), _rate(at_the_load), _rate(one_request), None, None
 
 
 def _steps(answer: Deploy, speed: Speed) -> Table:
@@ -545,7 +537,7 @@ def _api_table(comparison: ApiComparison) -> Table:
 
 
 def _parts(speed: Speed) -> Table:
-    """Achievable time of prefill and decode step by kind of part, and what bounds it."""
+    """Predicted time of prefill and decode step by kind of part, and what bounds it."""
     prefill = {part.part: part for part in speed.parts.prefill}
     decode = {part.part: part for part in speed.parts.decode}
     rows: list[list[Any]] = [
@@ -556,7 +548,7 @@ def _parts(speed: Speed) -> Table:
     sums = [duration(speed.parts.prefill_s), None, *([duration(speed.parts.decode_s), None] if decode else [])]
     rows.append(["all", *sums])
     headings = ("part", column("prefill", "s"), LIMITED, column("decode", "s"), TableCell("decode bound", LIMITED.text))
-    return Table("Time by part (achievable)", headings[: 5 if decode else 3], rows, total=True)
+    return Table("Time by part (predicted)", headings[: 5 if decode else 3], rows, total=True)
 
 
 def _part(time: PartTime | None) -> list[object]:
@@ -564,7 +556,7 @@ def _part(time: PartTime | None) -> list[object]:
 
 
 def _definitions(answer: Deploy, speed: Speed) -> Table:
-    terms = {"ttft": "TTFT", "tpot": "TPOT", "alone": "prefill"}
+    terms = {"ttft": "TTFT", "tpot": "TPOT", "alone": "prefill", "achievable": "predicted"}
     rows = [(terms.get(name, name), text) for name, text in speed.definitions.items()]
     values = {key: share.value for key, share in speed.efficiency.items()}
     shares = ", ".join(f"{key.replace('_', ' ')} {100 * values[key]:.0f} %" for key in SHARES)

@@ -69,9 +69,11 @@ def _headline(answer: Show) -> list[str]:
         flops = f"{masked} FLOPs per {unit} as masked ({evidence['flops_masked'].text}), {dense} dense"
     memories = f"weights {iec(memory.weights_bytes)} ({memory.format})"
     if cache.elements:
-        grows = f"{iec(cache.bytes_per_token)} per token, " if cache.bytes_per_token else ""
+        grows = f"{iec(cache.bytes_per_token)} per token" if cache.bytes_per_token else ""
+        grows += f" + {iec(cache.constant_bytes)} fixed" if grows and cache.constant_bytes else ""
+        grows += "; " if grows else ""
         several = f", {iec(batch * cache.bytes)} for {batch:,} sequences" if batch > 1 else ""
-        memories += f"; cache {grows}{iec(cache.bytes)} at {cache.context:,} tokens{several} ({cache.dtype})"
+        memories += f"; cache ({cache.dtype}) {grows}{iec(cache.bytes)} at {cache.context:,} tokens{several}"
     state, saved = iec(memory.training_state_bytes), iec(memory.saved_bytes.fused)
     per_param = sum(part.bytes_per_param or 0 for part in memory.training_state)
     rule = "" if answer.training else f" (AdamW, {per_param} B/param)"  # a step has a line of its own
@@ -79,7 +81,7 @@ def _headline(answer: Show) -> list[str]:
     scaled = f"{memory.format}: {memory.format_rule}; without scales and wider weights {iec(unscaled or 0)}"
     return [
         f"{answer.model.name}: {short(params.total)} parameters ({evidence['params'].text}){active}; {flops}",
-        f"{memories}; bytes {evidence['weights_bytes'].text}",
+        memories,
         *[scaled] * (unscaled is not None),
         f"to train: state {state}{rule}, saved activations {saved}",
     ]

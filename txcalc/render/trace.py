@@ -7,6 +7,7 @@ from typing import Any
 
 from txcalc.questions.trace import SIZES, ModuleCost, Trace
 from txcalc.render.report import Report, Table, TableCell, cell, group_copies, times, with_stars
+from txcalc.units import number_of
 
 
 def report(answer: Trace, form: str) -> Report:
@@ -34,7 +35,7 @@ def _notes(answer: Trace) -> list[str]:
         notes.append(f"fvcore cannot trace this module: {answer.untraced}")
     if answer.zero_cost_operators:
         notes.append(
-            f"operators that count as free, since they multiply no matrices: {len(answer.zero_cost_operators)} (--json)"
+            f"{number_of('operator', len(answer.zero_cost_operators))} without a matmul not counted (--json lists them)"
         )
     return notes
 

@@ -108,7 +108,7 @@ def _amount(number: float) -> str:
 
 
 def _how(answer: Train) -> str:
-    return "measured" if answer.measured else "achievable"
+    return "measured" if answer.measured else "predicted"
 
 
 def _headline_place(answer: Train) -> str:
@@ -179,7 +179,7 @@ def _memory(rank: RankMemory, which: str, gpu: Accelerators, full: bool) -> Tabl
     sizes = {CATEGORIES[name]: rank.bytes[name] for name in CATEGORIES if rank.bytes[name]}
     small = [name for name, size in sizes.items() if size < NEGLIGIBLE * whole]
     if len(small) > 1 and not full:
-        sizes["other"] = sum(sizes.pop(name) for name in small)
+        sizes[f"other: {', '.join(small)}"] = sum(sizes.pop(name) for name in small)
     ratio = RESERVED[0] / RESERVED[1]
     free = gpu.usable_bytes - rank.reserved_bytes
     sums: list[tuple[object, int, bool]] = [  # name, bytes, and whether they are shown
@@ -242,7 +242,7 @@ def _time(answer: Train, spent: dict[str, float], least: float) -> Table:
     rows: list[list[Any]] = [
         [CAUSES.get(name, name), duration(value), percent(value, step.achievable)] for name, value in shown.items()
     ]
-    rows.append(["step, achievable", duration(step.achievable), ""])
+    rows.append([column("step, achievable", "", "step, predicted"), duration(step.achievable), ""])
     floor = column("step, floor", "", f"step, floor ({step.floor_bound})")
     rows.append([floor, duration(step.floor), percent(step.floor, step.achievable)])
     hidden = "only what is not hidden" if answer.recipe.overlap else "not overlapped"

@@ -193,10 +193,6 @@ def _distances(f: Facts) -> Any:
     return {"disentangled": f.last["positions"]}[f.last["positions"]["form"]]
 
 
-def _buckets(positions: Any) -> object:
-    return None if positions["rows"] == 2 * positions["distance"] else positions["rows"] // 2
-
-
 def _rows(f: Facts) -> Any:
     rows = f.last["positions"]["rows"]
     return f.context if f.last["positions"]["form"] == "disentangled" or rows is None else rows
@@ -357,7 +353,7 @@ KEYS |= {
     "word_embed_proj_dim": lambda f: f.last["embedding"]["rank"] or f.last["d_model"],
     "relative_attention": lambda f: f.last["positions"]["form"] == "disentangled",
     "position_biased_input": lambda f: f.last["positions"]["form"] == "learned",
-    "position_buckets": lambda f: _buckets(_distances(f)),
+    "position_buckets": lambda f: None if (of := _distances(f))["rows"] == 2 * of["distance"] else of["rows"] // 2,
     "norm_rel_ebd": lambda f: "layer_norm" if _distances(f)["norm"] else "none",
     "conv_kernel_size": lambda f: (f.table("convolution") or {"taps": 0})["taps"],
     "conv_act": lambda f: f.named(f.table("convolution")["activation"]),

@@ -141,14 +141,10 @@ class SizeSymbols:
         return list(sizes)
 
 
-def _shift(polynomial: Expression) -> Expression:
-    """The polynomial with x + 2 for every letter x: if all coefficients are ≥ 0, it is ≥ 0 for all sizes ≥ 2."""
-    return sympy.expand(polynomial.xreplace({letter: letter + LEAST for letter in polynomial.free_symbols}))
-
-
 def _positive(expression: Expression, strictly: bool = True) -> bool:
-    """Whether the coefficients show that a polynomial is above 0 (or at least 0) for all sizes of 2 or more."""
-    shifted = _shift(sympy.expand(expression))
+    """Whether no coefficient in x − 2 is negative: the polynomial is above 0 (or at least 0) for all sizes from 2."""
+    polynomial = sympy.expand(expression)
+    shifted = sympy.expand(polynomial.xreplace({letter: letter + LEAST for letter in polynomial.free_symbols}))
     if shifted.has(Application):
         return False
     coefficients = sympy.Poly(shifted, *shifted.free_symbols).coeffs() if shifted.free_symbols else [shifted]

@@ -107,7 +107,7 @@ class Suite:
         names = [item.name for item in self.items]
         for name in only:
             if name not in names:
-                raise UnknownName("measure", "item of the list", name, names, f"one of: {'; '.join(names)}")
+                raise UnknownName("measure", "test model", name, names, f"one of: {'; '.join(names)}")
         self.only = frozenset(only or names)
         self.end, self.measure_ceilings = time.monotonic() + limit, ceilings
         self.longest = 0.0  # seconds of the longest step: a step begins only if as much time is left

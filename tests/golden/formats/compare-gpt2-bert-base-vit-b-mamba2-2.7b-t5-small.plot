@@ -34,7 +34,7 @@ b  bert-base
 c  mamba2-2.7b
 d  t5-small
 
-attention core, % of FLOPs
+scores and values, % of FLOPs
    │                                                                                    ⢀⣀
    │                                                                         ⢀⣀⣀⡠⠤⠤⠒⠒⠊⠉⠉⠁
    │                                                              ⢀⣀⣀⡠⠤⠤⠔⠒⠒⠉⠉⠁

@@ -31,7 +31,7 @@ memory
 2  longest that fits: 754,164
 
 Roofline: memory bandwidth 300 GB/s
-FLOP/s per GPU, achievable
+FLOP/s per GPU, predicted
       │                                                             ⢀⣀⠤⠤d⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒d
       │                                                       ⣀⡠⠤⠒⠒⠉⠁             b
  10 T ┤                                                ⣀⣀⠤⠔⠒⠉⠉

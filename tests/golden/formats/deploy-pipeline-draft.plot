@@ -127,7 +127,7 @@ tokens/s per GPU
 a  front
 
 Roofline: memory bandwidth 3.350 TB/s
-FLOP/s per GPU, achievable
+FLOP/s per GPU, predicted
   1 P ┤                                              ⢀i⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤i
       │                                           ⢀⠤⠊⠁                 g  e
       │                                        ⣀⠔⠊⠁                                 f

@@ -39,10 +39,6 @@ STEPS: Final[dict[str, Callable[[Table], Stream]]] = {
 }
 
 
-def _stream(piece: Table) -> Stream:
-    return partial(along, [STEPS[name](piece) for name in steps(piece)])
-
-
 class Pieces(Composite):
     """Named leaves, in the order of computation."""
 
@@ -58,8 +54,8 @@ class Pieces(Composite):
             leaf = FORMS[piece["form"]].make(piece["bias"], piece["groups"], *piece["sizes"])
             times = piece["times"]
             copies = {"times": times, "runs": times * piece["runs"], "indices": numbered(times)}
-            duty = DUTIES.get(piece["name"], "")
-            yield Child(piece["name"], leaf, **copies, kind=piece["kind"], on=_stream(piece), duty=duty)
+            duty, stream = DUTIES.get(piece["name"], ""), partial(along, [STEPS[name](piece) for name in steps(piece)])
+            yield Child(piece["name"], leaf, **copies, kind=piece["kind"], on=stream, duty=duty)
 
     def grouped(self) -> Iterator[tuple[Num, Num, Num]]:
         periods = [piece[key] for piece in self.pieces for key in ("at", "keys")]

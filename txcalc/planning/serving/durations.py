@@ -1,4 +1,4 @@
-"""The time of a pass as a sum of seconds by cause: its lower bound, and the achievable time."""
+"""The time of a pass as a sum of seconds by cause: its lower bound, and the predicted time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time of a training step: a lower bound (floor), and an achievable time by cause.
+"""The time of a training step: a lower bound (floor), and a predicted time by cause.
 
 achievable   the sum of all kernels, each at the efficiency of its class; collectives of tp, cp and ep between them; the
              pipeline's bubble by its schedule's table; the exchange of weights and gradients that compute does not

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import UNSET, UnsetType, ValidationError, convert
+from msgspec.structs import replace
 
 from txcalc.errors import ABSENT, Fault, InputError, UnknownName
 from txcalc.evidence.figures import Figure, Rate, StepCheck
@@ -94,6 +95,7 @@ class Measurements(Result, tag_field="schema", tag=SCHEMA, kw_only=True):
     complete: bool
     items: dict[str, Item]
     ceilings: Ceilings | UnsetType = UNSET
+    detail: bool = False  # whether the printed text has every figure
 
     @property
     def failed(self) -> bool:
@@ -106,12 +108,14 @@ def measurements(
     file: Annotated[
         str | Path, o.Argument('A file written by "txcalc measure", or the name of a bundled one.', "FILE")
     ] = "cpu",
+    *,
+    detail: Annotated[bool, o.DETAIL] = False,
 ) -> Measurements:
     """Show the results of "txcalc measure": counts, memory and times with their predictions.
 
     Errors: `InputError`, `UnknownName`.
     """
-    return read(find(str(file)))
+    return replace(read(find(str(file))), detail=detail)
 
 
 def folder() -> Path:

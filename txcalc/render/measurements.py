@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from txcalc.evidence.figures import Figure, Rate, StepCheck
 from txcalc.hardware.curves import PYTORCH, SHARES
 from txcalc.questions.calibrate import Calibrate
 from txcalc.questions.measurements import Ceilings, Item, Measurements, Step, read
-from txcalc.render.report import Report, Table, TableCell, byte_size, cell, error
+from txcalc.render.report import Report, Table, TableCell, byte_size, cell, error, leading
 from txcalc.units import iec
 
 NEAR = 1.1  # times the ledger's bytes
@@ -27,9 +29,24 @@ def report(answer: Measurements, form: str = "table") -> Report:
     rows = [_exact(name, item) for name, item in items.items() if item.steps]
     exactly = Table("Exact: predicted equals measured", headings, rows, frozenset({0, 2}))
     figures = [(name, figure) for name, item in items.items() for figure in item.figures()]
+    if form == "table" and not answer.detail:
+        return Report([exactly, _by_quantity(figures)], [device(answer)], leading(_notes(answer)))
     reached = ceilings(answer.ceilings) if answer.ceilings else []
     growth = [table for table in [growth_table(items)] if table.rows]
     return Report([exactly, *near(figures), *growth, *reached], [device(answer)], _notes(answer))
+
+
+def _by_quantity(figures: Sequence[tuple[str, Figure]]) -> Table:
+    """The measured figures of each quantity relative to their predictions."""
+    ratios = defaultdict[str, list[float]](list)
+    for _, figure in figures:
+        if figure.predicted and not figure.part:
+            ratios[figure.quantity].append(figure.measured / figure.predicted)
+    rows = [
+        (quantity, len(of), *(TableCell(ratio, f"{ratio:.2f}") for ratio in (median(of), min(of), max(of))))
+        for quantity, of in ratios.items()
+    ]
+    return Table("Measured / predicted", ("quantity", "figures", "median", "least", "most"), rows)
 
 
 def _notes(answer: Measurements) -> list[str]:

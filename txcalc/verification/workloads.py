@@ -75,7 +75,7 @@ class Load(NamedTuple):
 
     def __str__(self) -> str:
         past = f", {self.past:,} past" if self.past else ""
-        words = ", blocks computed again" * self.checkpoint + ", latents absorbed" * self.absorbed
+        words = ", activation checkpointing" * self.checkpoint + ", MLA absorbed" * self.absorbed
         return f"{self.kind} B = {self.batch:,}, T = {self.tokens:,}{past}{words}"
 
 

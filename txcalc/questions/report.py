@@ -46,18 +46,18 @@ class ServingGrid(o.Options):
     context: Annotated[o.Lengths | None, CONTEXTS] = None
     concurrency: Annotated[
         o.Lengths | None,
-        o.CONCURRENCY._replace(
-            help=f"Concurrent users to plan serving for (default: {','.join(map(str, data.USERS))}).",
+        o.CONCURRENCY.with_help(
+            f"Several: a plan for each (default: {','.join(map(str, data.USERS))}).",
             value="N,…",
             parse=None,
         ),
     ] = None
     weights: Annotated[
-        o.Names | None, o.WEIGHTS.with_help("Several: serving is planned for each (default: native).", value="FORMAT,…")
+        o.Names | None, o.WEIGHTS.with_help("Several: a plan for each (default: native).", value="FORMAT,…")
     ] = None
-    kv: Annotated[
-        o.Names | None, o.KV.with_help("Several: serving is planned for each (default: bf16,fp8).", value="TYPE,…")
-    ] = None
+    kv: Annotated[o.Names | None, o.KV.with_help("Several: a plan for each (default: bf16,fp8).", value="TYPE,…")] = (
+        None
+    )
 
     def given(self) -> dict[str, Any]:
         """The options that are given, by flag."""

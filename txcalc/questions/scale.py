@@ -18,7 +18,7 @@ from txcalc.sources import load
 if TYPE_CHECKING:
     from txcalc.sources import Source
 
-COUNTS = "N: all parameters with embeddings; C = 6·N·D; loss in nats per token of each law's own tokenizer"
+COUNTS = "parameters with embeddings; FLOPs: 6 · parameters · tokens; loss in nats per token of each law's tokenizer"
 NATS_PER_BIT = log(2)
 MAX_EXPONENT = log(float_info.max)
 SizeArgument = Annotated["Source | None", o.Argument("A model, whose parameters are N.", "SOURCE", "source")]

@@ -210,14 +210,11 @@ def _advice(answer: DeployComparison) -> list[str]:
 
 
 def _limits(answer: Deploy) -> Table:
-    work, context = answer.workload, answer.max_context
+    work, longest = answer.workload, "not limited by memory" if answer.max_context is None else answer.max_context
     within = " within the limits" if answer.speed and answer.speed.limits else ""
     rows: list[tuple[Any, Any]] = [
         (column("most sequences", "", f"max concurrency at {work.context:,} tokens"), answer.max_concurrency),
-        (
-            column("longest context", "", f"max context with {number_of('sequence', work.concurrency)}"),
-            "not limited by memory" if context is None else context,
-        ),
+        (column("longest context", "", f"max context with {number_of('sequence', work.concurrency)}"), longest),
         ("fewest GPUs that hold it in memory", "more than tried" if answer.min_gpus is None else answer.min_gpus),
         (f"fewest that serve this load{within}", _fewest(answer)),
         ("limited by", answer.limit),

@@ -69,7 +69,8 @@ def report(answer: Fit, form: str) -> Report:
     if best_alone:
         names = (name.upper() if name[0] == "q" else name for name in answer.formats)
         speeds, room = " and its tokens/s with one sequence" * timed, "; free memory per GPU" * one_format
-        header.append(f"{'' if one_format else 'each cell: '}the first of {', '.join(names)} that fits{speeds}{room}")
+        what = "format" if one_format else "each cell"
+        header.append(f"{what}: the first of {', '.join(names)} that fits{speeds}{room}")
     if grouped and (omitted := len(fitting) - len(served)):
         header.append(f"{omitted} of the {len(fitting)} are not listed: encoders, or run by no engine (--all)")
     return Report([table], header, answer.notes, not answer.failed)

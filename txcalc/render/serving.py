@@ -341,26 +341,14 @@ def _steps(answer: Deploy, speed: Speed) -> Table:
     """A prefill and a decode step, each with nothing else on the server; of speculation, the whole step."""
     floor, time, guess = speed.floor, speed.achievable, speed.speculation
     kind = "a pass" if time.tpot_s is None else "prefill"
-    rows: list[tuple[Any, ...]] = [
-        (
-            column(kind, "s", f"{kind} over {speed.prompt - speed.prefix_cached:,}"),
-            *(duration(time.ttft_s), time.ttft_bound, duration(floor.ttft_s), _rate(speed.prompt_tokens_per_s_gpu)),
-        )
-    ]
+    first = column(kind, "s", f"{kind} over {speed.prompt - speed.prefix_cached:,}")
+    times = duration(time.ttft_s), time.ttft_bound, duration(floor.ttft_s)
+    rows: list[tuple[Any, ...]] = [(first, *times, _rate(speed.prompt_tokens_per_s_gpu))]
     if time.tpot_s is not None and floor.tpot_s is not None:
         tokens = guess.expected_tokens_per_step if guess else 1
         of = f"decode step, {number_of('sequence', speed.running)} of {answer.workload.context:,}"
-        rows.append(
-            (
-                column("decode step", "s", of),
-                *(
-                    duration(time.tpot_s * tokens),
-                    time.tpot_bound,
-                    duration(floor.tpot_s * tokens),
-                    _rate(time.tokens_per_s_gpu),
-                ),
-            )
-        )
+        step = duration(time.tpot_s * tokens), time.tpot_bound, duration(floor.tpot_s * tokens)
+        rows.append((column("decode step", "s", of), *step, _rate(time.tokens_per_s_gpu)))
     if time.tpot_s is not None and speed.sequences > 1:
         last = column("the last prompt", "s", f"the last of {speed.sequences:,} simultaneous prompts")
         rows.append((last, duration(speed.ttft_last_s), None, None, None))

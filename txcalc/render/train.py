@@ -267,12 +267,10 @@ def _sent(answer: Train) -> Table:
 
 
 def _run(run: TrainingRun, adapters: bool) -> Table:
+    flops = f"{run.compute:.3e}"
     rows: list[list[Any]] = [
         [column("tokens", "tokens"), rounded(run.train_tokens)],
-        [
-            column("FLOPs" if adapters else "FLOPs (6·N·D)", "FLOPs"),
-            TableCell(run.compute, f"{run.compute:.3e}".replace("e+", "e")),
-        ],
+        [column(f"FLOPs{' (6·N·D)' * (not adapters)}", "FLOPs"), TableCell(run.compute, flops.replace("e+", "e"))],
         [column("days", "days", "time"), TableCell(run.days, _days(run.days))],
         [column("GPU-hours", "h"), TableCell(run.gpu_hours, _amount(run.gpu_hours))],
     ]

@@ -235,7 +235,9 @@ def changed(explorer: Explorer, chosen: dict[str, int]) -> tuple[Model, dict[str
     """The library's model and workload at these sliders; None where it refuses them."""
     was = explorer.model
     try:
-        model = build(spec.change_keys(was.raw, explorer.changes(chosen)), was.origin, was.assumptions, was.notes)
+        raw = spec.change_keys(was.raw, explorer.changes(chosen))
+        raw.pop("params", None)  # stated of the unchanged sizes
+        model = build(raw, was.origin, was.assumptions, was.notes)
     except txcalc.InputError:
         return None
     return model, workload(explorer, chosen)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.questions.show_via import CACHE_DTYPE, MeasuredModule, ShowVia
-from txcalc.render.report import Report, Table, TableCell, group_copies, rounded, with_stars
-from txcalc.units import iec
+from txcalc.render.report import Report, Table, TableCell, group_copies, with_stars
+from txcalc.units import iec, short
 
 
 def report(answer: ShowVia, form: str) -> Report:
@@ -20,21 +20,17 @@ def report(answer: ShowVia, form: str) -> Report:
     ]
     if measured.formula is not None:
         header.append(f"FLOPs forward: {measured.formula}, for {measured.domain}")
-    facts: list[tuple[str, int, str]] = []
-
-    def add(name: str, number: int | None, size: bool = False) -> None:
-        if number is not None:
-            facts.append((name, number, iec(number) if size else rounded(number).text))
-
-    cache = answer.cache
-    add("parameters", answer.params.total)
-    add("parameters with towers and projectors", answer.params.whole)
-    add(f"weights ({answer.memory.dtype}), bytes", answer.memory.weights_bytes, True)
-    add("forward FLOPs of this workload", answer.flops.forward.matmul)
-    add("cache of a sequence, elements", cache.elements)
-    add(f"cache of a sequence ({CACHE_DTYPE}), bytes", cache.bytes, True)
-    add("cache elements of the next token", cache.elements_per_token)
-    rows = [[name, number, short] for name, number, short in facts]
+    cache, params, weights = answer.cache, answer.params, answer.memory.weights_bytes
+    facts = [
+        ("parameters", params.total, short),
+        ("parameters with towers and projectors", params.whole, short),
+        (f"weights ({answer.memory.dtype}), bytes", weights, iec),
+        ("forward FLOPs of this workload", answer.flops.forward.matmul, short),
+        ("cache of a sequence, elements", cache.elements, short),
+        (f"cache of a sequence ({CACHE_DTYPE}), bytes", cache.bytes, iec),
+        ("cache elements of the next token", cache.elements_per_token, short),
+    ]
+    rows = [[name, number, write(number)] for name, number, write in facts if number is not None]
     total = Table("Total: measured", ("quantity", "exact", TableCell("", "short")), rows)
     return Report([_modules(answer), total], header, answer.notes)
 

@@ -87,8 +87,9 @@ def test_rows_are_a_data_frame() -> None:
     interchange = pytest.importorskip("pyarrow.interchange")
     interchanged = interchange.from_dataframe(txcalc.compare("llama-3.1-405b", "gpt2", context="1k"))
     assert interchanged.column("quantity").to_pylist()[:2] == ["params", "params"] and interchanged.num_rows == 20
-    wide = txcalc.kv("gpt2", "1M", 3 * 10**8).to_arrow()  # bytes between 2^63 and 2^64
-    assert [str(wide.schema.field(name).type) for name in ("batch", "bytes")] == ["int64", "decimal128(38, 0)"]
+    for wide in (txcalc.kv("gpt2", "1M", 3 * 10**8), txcalc.kv("D=64 L=2 h=4 F=128", 2**34, 2**20)):  # from 2^63 on
+        types = wide.to_arrow().schema
+        assert [str(types.field(name).type) for name in ("batch", "bytes")] == ["int64", "decimal128(38, 0)"]
     with pytest.raises(InputError, match="no rows"):
         txcalc.formula().to_pandas()
 

@@ -33,6 +33,15 @@ QUANTITY = """
 QUANTITIES["weights_read"] = "elements of weights that a pass reads"
 Entry.weights_read = property(lambda self: self.traffic.weights)
 """
+CONVENTION = """
+
+def toy(model, ledger, attention, pp):
+    describes("toy", model, ledger)
+    return trained("toy", "6·N per token", "a test", weights(ledger, 3))
+
+
+CONVENTIONS["toy"] = toy
+"""
 FORMAT = '''
 from txcalc.render.report import heading_name
 
@@ -107,6 +116,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     )
     # A quantity.
     edited(package / "ledger.py", lambda text: text + QUANTITY)
+    # A convention.
+    edited(package / "planning/conventions.py", lambda text: text + CONVENTION)
     # An output format.
     (package / "render/headlines.py").write_text(FORMAT)
     edited(package / "render/__init__.py", lambda text: text.replace("FORMATS = (", 'FORMATS = ("headlines", '))
@@ -198,6 +209,12 @@ def test_a_quantity_is_counted(run: Run) -> None:
 
 
 @pytest.mark.slow
+def test_a_convention_is_compared(run: Run) -> None:
+    published = json.loads(run("show", "gpt2", "--as", "toy", "--tokens", "1", "--json"))["as"]
+    assert published["theirs"] == 6 * 124_439_808
+
+
+@pytest.mark.slow
 def test_an_output_format_is_written(run: Run) -> None:
     assert " | " in run("show", "gpt2", "--format", "headlines")
 
@@ -229,4 +246,10 @@ def test_a_column_is_in_the_table_and_in_json(run: Run) -> None:
 def test_every_recipe_is_followed() -> None:
     headings = set(re.findall(r"^## (An? [^\n]+)", RECIPES, re.M))
     with_tests = {"A Hugging Face family", "A mechanism", "An accelerator", "A quantity", "A column", "An option"}
-    assert headings == with_tests | {"A command", "A format of the cache", "An optimizer", "An output format"}
+    assert headings == with_tests | {
+        "A convention of FLOPs",
+        "A command",
+        "A format of the cache",
+        "An optimizer",
+        "An output format",
+    }

@@ -64,6 +64,7 @@ SAMPLE: list[tuple[Any, Layout, dict[str, Any]]] = [
     (build({**TINY["albert"], "lora": {"rank": 3}}, "albert"), Layout(tp=2, fsdp=2), {}),  # layers that are one module
     (LLAMA, Layout(pp=2, fsdp=2), {"accumulation": 2, "recompute": "layers:1"}),  # a number that no piece has
     (build(TINY["bitnet"], "bitnet"), Layout(tp=2), {"parameter": "bf16"}),  # a norm over columns that ranks share
+    (build({**TINY["bitnet"], "norm": {"form": "layer"}}, "layer"), Layout(tp=2), {"parameter": "bf16"}),
 ]
 NIGHTLY: list[tuple[Any, Layout, dict[str, Any]]] = [
     (LLAMA, Layout(tp=4, sp=4, fsdp=256), {}),  # more ranks than rows

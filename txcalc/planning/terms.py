@@ -135,7 +135,8 @@ def weights(ledger: Ledger, passes: int, left_out: Iterable[str] = ()) -> Iterat
         for name, params in parameters(entry, tied):
             theirs[name] += 0 if name in left_out else 2 * passes * params * ledger.work.positions
     for name in dict.fromkeys((*MATRICES.values(), *theirs, *ours)):
-        yield term(name, theirs[name], ours[name], WHY.get(name, "theirs: once at every position"))
+        why = NOTHING if name in left_out else "theirs: once at every position"
+        yield term(name, theirs[name], ours[name], WHY.get(name, why))
 
 
 def parameters(entry: Entry, tied: bool) -> Iterator[tuple[str, int]]:

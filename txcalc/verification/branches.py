@@ -283,7 +283,7 @@ class SplitNorm(torch.autograd.Function):
         x32 = x.float()
         sums = [x32.square().sum(-1), *([] if norm.rms else [x32.sum(-1)])]
         square, *mean = (total(torch.stack(sums, -1)) / width).split(1, -1)
-        mean = mean[0] if mean else torch.zeros_like(square)
+        mean = mean[0].clone() if mean else torch.zeros_like(square)  # a view would save the squares too
         scale = torch.rsqrt(square - mean.square() + norm.eps)
         ctx.save_for_backward(x, weight, bias, scale, *(() if norm.rms else (mean,)))
         ctx.width, ctx.total = width, total

@@ -327,7 +327,7 @@ def test_a_calibration_is_a_hardware_file(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("txcalc.verification.calibrate.calibrate", lambda *_, **__: quick())
     path = tmp_path / "mine.toml"
     code, out, err = run("calibrate", "--out", str(path))
-    assert code == 0 and "Shares of the ceilings" in out and f"--gpu {path}" in err
+    assert code == 0 and "Efficiency (share of peak)" in out and f"--gpu {path}" in err
     read = hardware.load(path)
     assert read.bandwidth == accelerator.bandwidth and read.peaks == accelerator.peaks
     assert read.efficiency.launch_s == accelerator.efficiency.launch_s
@@ -473,7 +473,7 @@ def test_of_a_known_card_pytorchs_kernels_are_measured_and_servers_stay() -> Non
     shares = next(
         table
         for table in ceilings(convert(calibration.described(), Ceilings))
-        if table.title == "Shares of the ceilings"
+        if table.title == "Efficiency (share of peak)"
     )
     shown = {row[0]: row[1].value for row in shares.rows}
     assert shown["matmul.bf16"] == product.compute and shown["attention, backward / forward"] == slower
@@ -533,7 +533,7 @@ def test_a_suite_writes_as_it_goes_and_goes_on(tmp_path: Path) -> None:
     fewer = suite(path, items=(ITEMS[0]._replace(times=()),)).run()  # what the list no longer asks for is dropped
     assert fewer["items"].keys() == {"plain"} and len(fewer["items"]["plain"]["steps"]) == 3
     assert fewer["items"]["plain"]["steps"].items() <= plain["steps"].items()
-    code, out, _ = run("measurements", str(path))
+    code, out, _ = run("measurements", str(path), "--detail")
     assert code == 0 and "2 of 3" in out and "Peak memory" in out
 
 

@@ -151,9 +151,14 @@ def nearest(name: str, names: Iterable[str]) -> list[str]:
     return get_close_matches(name.lower(), names, n=3, cutoff=0.6 if len(name) > 2 else 0.5)
 
 
+def either(choices: Sequence[str]) -> str:
+    """One or more choices as words: "a, b or c"."""
+    return " or ".join(filter(None, (", ".join(choices[:-1]), *choices[-1:])))
+
+
 def meant(near: Sequence[str], hint: str) -> str:
     """How to mend an unknown name: by one of the nearest, or else a hint."""
-    return f"did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?" if near else hint
+    return f"did you mean {either(near)}?" if near else hint
 
 
 def no_attribute(owner: object, name: str) -> AttributeError:

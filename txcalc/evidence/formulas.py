@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
 from txcalc.evidence.residues import ResidueTape, residue, value
@@ -25,13 +26,13 @@ FORMS = {LAST: "last_logits", ABSORBED: "absorbed"}  # form of FLOPs → field o
 FORMED = ("flops", "flops with cache")  # figures that have these forms
 WEIGHTS = ("params", "active")  # figures that no workload changes
 PROMPT, STEP = "a prompt", "a step after cached tokens"
-LEDGER_NAMES = {"flops with cache": "flops", "masked flops": "flops_masked"}  # figure → quantity of the ledger
 
 
 class Figure(NamedTuple):
-    """A figure of a leaf, and the passes whose formulas its digest is of."""
+    """A figure of a leaf, its total of a ledger, and the passes whose formulas its digest is of."""
 
     of: Callable[[Entry], Num]
+    total: Callable[[Ledger], Num]
     passes: tuple[str, ...] = (PROMPT,)
     form: Mapping[str, bool] = {}
 
@@ -41,16 +42,21 @@ def name_in_form(figure: str, *forms: str) -> str:
     return ", ".join(filter(None, (figure, *forms)))
 
 
+def _of_ledger(quantity: str, *passes: str) -> Figure:
+    """The figure that is a quantity of the ledger."""
+    return Figure(attrgetter(quantity), methodcaller("total", quantity), passes or (PROMPT,))
+
+
 FIGURES: dict[str, Figure] = {
-    "params": Figure(lambda entry: entry.params),
-    "active": Figure(lambda entry: entry.active),
-    "flops": Figure(lambda entry: entry.flops),
-    "training flops": Figure(step_flops),
-    "flops with cache": Figure(lambda entry: entry.flops, (STEP,)),
-    "cache": Figure(lambda entry: entry.cache, (PROMPT, STEP)),
-    "masked flops": Figure(lambda entry: entry.flops_masked, (PROMPT, STEP)),
-    FUSED: Figure(lambda entry: entry.saved),
-    KEPT: Figure(lambda entry: entry.saved, form={"keep_scores": True}),
+    "params": _of_ledger("params"),
+    "active": _of_ledger("active"),
+    "flops": _of_ledger("flops"),
+    "training flops": Figure(step_flops, training_flops),
+    "flops with cache": _of_ledger("flops", STEP),
+    "cache": _of_ledger("cache", PROMPT, STEP),
+    "masked flops": _of_ledger("flops_masked", PROMPT, STEP),
+    FUSED: _of_ledger("saved"),
+    KEPT: _of_ledger("saved")._replace(form={"keep_scores": True}),
 }
 FIGURES |= {
     name_in_form(name, *forms): FIGURES[name]._replace(form={FORMS[form]: True for form in forms})
@@ -146,9 +152,8 @@ def _has(ledger: Ledger, quantity: str, expected: Table) -> bool:
     figure, figures = FIGURES[quantity], Raw()
     for entry in ledger:
         figures[entry.path] = figures.get(entry.path, 0) + figure.of(entry)
-    figures, name = _nonzero(figures), quantity.partition(", ")[0]
-    total = training_flops(ledger) if name == "training flops" else ledger.total(LEDGER_NAMES.get(name, name))
-    return figures == _nonzero(expected) and sum(figures.values()) == total
+    figures = _nonzero(figures)
+    return figures == _nonzero(expected) and sum(figures.values()) == figure.total(ledger)
 
 
 def _nonzero(numbers: Table) -> Raw:

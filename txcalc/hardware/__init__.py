@@ -122,7 +122,7 @@ class Accelerator(Struct, frozen=True):
     @property
     def efficiency(self) -> Efficiency:
         """Its own calibration, or what is assumed of its generation."""
-        return self.calibration or (default_efficiency(self.kernels))
+        return self.calibration or default_efficiency(self.kernels)
 
     def peak(self, dtype: str) -> int:
         """Dense FLOPs per second at a dtype. Errors: `InputError` where it is not known, naming those that are."""

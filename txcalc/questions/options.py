@@ -115,7 +115,8 @@ class Question(Struct, frozen=True):
 
 SOURCE_HELP = (
     'A preset ("txcalc presets" lists them), a file (.toml, config.json, .safetensors, .gguf) or its folder, '
-    'hf:org/name, or a description such as "D=512 h=8 F=1376 L=1 gated" (docs/reference/describing.md).'
+    'hf:org/name, or a description such as "D=512 h=8 F=1376 L=1 gated" (also h_kv, d_h, V, E, k, window, learned; '
+    "words: gated|plain, rms|ln, pre|post, bias|nobias, tied|untied, final|nofinal)."
 )
 SourceArgument = Annotated["Source", Argument(SOURCE_HELP, "SOURCE", "source")]
 SourcesArgument = Annotated["Source | Sequence[Source]", Argument(SOURCE_HELP, "SOURCE…", "source")]

@@ -112,8 +112,12 @@ def prove(
             theorems.write(path, {unit.key: theorem}, tracer_version())
     written = any(structure.new and structure.proved for structure in structures)
     contradicted = tuple(model.name for model in models if theorems.contradicted(model))
-    ok, file = all(structure.proved for structure in structures) and not contradicted, str(path) if written else None
-    return Prove(ok=ok, structures=tuple(structures), contradicted=contradicted, file=file)
+    return Prove(
+        ok=all(structure.proved for structure in structures) and not contradicted,
+        structures=tuple(structures),
+        contradicted=contradicted,
+        file=str(path) if written else None,
+    )
 
 
 def structure(

@@ -89,7 +89,7 @@ def _verdict(answer: Train) -> str:
             cost = "" if run.cost is None else f", cost {_amount(run.cost)}"
             verdict += f"; run: {_days(run.days)}{cost}"
             if run.deadline and run.days > run.deadline.days:
-                verdict += f"; over the deadline: {run.deadline.gpus:,} GPUs are enough"
+                verdict += f"; over the deadline: needs {run.deadline.gpus:,} GPUs at this speed"
             if run.budget and run.budget.tokens < run.train_tokens:
                 verdict += f"; over the budget: {_amount(run.budget.money)} pays for {short(run.budget.tokens)} tokens"
     return verdict

@@ -238,7 +238,7 @@ class Sweep:
             path = spec.letter_path(name, self.base.raw)
         except UnknownName as error:
             names = [*WORKLOAD, *(letter for letter, symbol in BY_LETTER.items() if symbol.key)]
-            hint = "usual: B, T, P, D, L, h, h_kv, F, V; all are in docs/reference/letters.md"
+            hint = "B, T, P, D, L, h, h_kv, F, V, or another size by its key, such as attention.window"
             raise UnknownName(f"--over {name}", "axis", error.name, names, hint) from None
         field = size_field(path)
         if field is None:

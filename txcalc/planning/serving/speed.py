@@ -39,7 +39,7 @@ DEFINITIONS = {
     f"{REQUESTS:,} requests per replica, but {ROUNDS} to {MOST_ROUNDS} per user; or requests that arrive at random at "
     "a rate",
     "capacity": "the most users within the limits; without limits, those that memory holds at the full context and the "
-    "engine runs at once",
+    "engine runs at once; of layouts within 5 % of the highest throughput, one without pipeline stages",
     "throughput": "answer tokens per second, the time of prefill included; prompt tokens per second of prefill alone",
     "cost": "of a million answer tokens: all GPU time, prefill included; of a million prompt tokens: the GPU time "
     "of prefill",

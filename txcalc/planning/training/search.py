@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from txcalc.errors import Fault, InputError, Refuted, TxcalcError
+from txcalc.errors import Fault, InputError, Refuted, TxcalcError, either
 from txcalc.model import Model
 from txcalc.num import ceil_div, divisors
 from txcalc.planning.layout import Layout
@@ -202,7 +202,7 @@ class Search:
             state_bytes = {name: optimizer_bytes(MATRIX, replace(base, optimizer=name), 4, True) for name in OPTIMIZERS}
             smaller = min(state_bytes.values()) < state_bytes[base.optimizer]
             mends += ["--offload optimizer", *(["a smaller --optimizer"] if smaller else [])]
-        return " or ".join(filter(None, (", ".join(mends[:-1]), *mends[-1:])))
+        return either(mends)
 
     def estimates(self, tell: Callable[[str, float], None] | None = None) -> Iterator[Estimate]:
         """An estimate of every recipe. Errors: `InputError` if the options allow no layout."""
